@@ -1,0 +1,52 @@
+# headway's commands. `make demo` and `make test` are the two to know; `make help` lists the rest.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The install is repeated only when what it depends on has changed, so a second run needs no network.
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help install typetree demo test lint types ci full clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    install, make synthetic drives, pack them, stream them on two ranks, draw demo/overview.png"
+	@echo "make test    install, run the core tests (under 10 minutes on 2 cores)"
+	@echo "make lint    ruff;  make types   mypy --strict"
+	@echo "make ci      everything a change must pass (under 60 minutes)"
+	@echo "make full    the reliability figures at full size, before a release"
+	@echo "make clean   remove .venv, build and demo"
+
+$(STAMP): pyproject.toml constraints.txt $(wildcard formats/native/*.c formats/native/*.h)
+	@echo "== installing into $(VENV) (first time: a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+install: $(STAMP)
+
+typetree: $(STAMP)
+	@$(BIN)/python tests/typetree.py
+
+demo: $(STAMP)
+	@$(BIN)/python -m headway.tools.demo --directory demo
+
+test: $(STAMP)
+	@echo "== tests (real samples: $${HEADWAY_REAL_DATA:-not given, tests that need them say so and are skipped})"
+	@$(PYTEST) -m "not full and not frameworks and not gpu"
+
+lint: $(STAMP)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: typetree
+	@$(BIN)/mypy -p headway -p tests
+
+ci: lint types test
+	@echo "== the wheel, installed elsewhere, still imports and packs"
+	@$(BIN)/python tests/wheel_smoke.py
+
+full: $(STAMP)
+	@$(PYTEST) -m "full"
+
+clean:
+	rm -rf $(VENV) build dist demo *.egg-info

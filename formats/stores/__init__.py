@@ -1,0 +1,1 @@
+"""Where the files of a set lie: local disk, object stores, HTTP."""

@@ -1,0 +1,1 @@
+"""Encoded payloads → training tensors: decoders, geometry-consistent augmentation, device transfer."""

@@ -1,0 +1,1 @@
+"""The command line: `pack-dataset` and `headway <command>`."""
