@@ -1,0 +1,203 @@
+"""S3, GCS, Azure and HTTP through obstore, with our own retry by deadline and every failure put into one of seven classes.
+
+Ranges are read with If-Match against the version seen at `head`, so that an object replaced under a reader is refused and
+never spliced. Uploads above `part_bytes` go in parts; a conditional put is one request, which object stores make atomic.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from ..errors import MissingExtra, StoreError, UsageError
+from .retry import Failure, Retry
+from .store import Entry, check_object_name
+
+__all__ = ["SCHEMES", "RemoteStore", "classify"]
+
+SCHEMES = ("s3", "gs", "az", "https", "http")
+
+_PART_BYTES = 16 << 20  # S3 wants parts of 5 MiB to 5 GiB and at most 10,000 of them: 16 MiB reaches 160 GB
+_ERRNO: dict[Failure, int] = {
+    "missing": errno.ENOENT,
+    "auth": errno.EACCES,
+    "changed": errno.ESTALE,
+    "exists": errno.EEXIST,
+    "permanent": errno.EIO,
+    "transient": errno.EIO,
+    "throttled": errno.EIO,
+}
+_THROTTLED = re.compile(r"\b(429|SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy)\b")
+_TRANSIENT = re.compile(
+    r"\b(50[0234]|408|timed? ?out|reset|refused|closed|broken pipe|incomplete|unexpected eof|dns)\b", re.IGNORECASE
+)
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # the request itself is at fault; the same again gets the same answer
+_AUTH = re.compile(r"\b(401|403|AccessDenied|ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch)\b")
+
+
+class RemoteStore:
+    """One bucket or HTTP root, below an optional prefix; credentials come from the environment, never from the URL."""
+
+    def __init__(
+        self, url: str, *, retry: Retry | None = None, request_timeout_s: float = 30.0, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Open `s3://bucket/prefix`, `gs://…`, `az://…` or `https://…`; `config` is handed to the client (endpoint, region)."""
+        try:
+            import obstore
+            from obstore import store as clients
+        except ImportError as error:
+            raise MissingExtra("remote", f"reading {urlsplit(url).scheme}:// sets") from error
+        parts = urlsplit(url)
+        if parts.scheme not in SCHEMES:
+            raise UsageError(f"cannot open {_without_secrets(url)!r}: scheme {parts.scheme!r} is none of {', '.join(SCHEMES)}")
+        if parts.username or parts.password or parts.query:
+            raise UsageError(
+                f"cannot open {_without_secrets(url)!r}: credentials and query strings do not belong into the URL; "
+                "set them in the environment, as for any tool of that store"
+            )
+        config = dict(config or {})
+        self._obstore = obstore
+        self._pid = os.getpid()
+        self._retry = retry or Retry()
+        self.url = _without_secrets(url)
+        # The client's own retries are off: two budgets would multiply.
+        self._client: Any = clients.from_url(  # Any: obstore's client classes share no public base
+            url,
+            client_options={
+                "timeout": timedelta(seconds=request_timeout_s),
+                "allow_http": parts.scheme == "http" or _allows_http(config),
+            },
+            retry_config={"max_retries": 0},
+            **config,
+        )
+
+    def head(self, name: str) -> Entry:
+        """Return size and version of an object."""
+        meta = self._run(f"asking for the size of {name!r}", lambda: self._obstore.head(self._client, check_object_name(name)))
+        return _entry(name, meta)
+
+    def read(self, name: str, start: int, length: int, *, version: str = "") -> memoryview:
+        """Return exactly `length` bytes from `start`, of `version` only if one is given."""
+        if length == 0:
+            return memoryview(b"")
+        options: dict[str, object] = {"range": (start, start + length)}
+        if version:
+            options["if_match"] = version
+
+        def get() -> memoryview:
+            result = self._obstore.get(self._client, check_object_name(name), options=options)
+            if tuple(result.range) != (start, start + length):
+                raise StoreError(
+                    errno.EIO, f"{self.url}/{name}: asked for bytes {start} to {start + length}, was given {result.range}"
+                )
+            body = memoryview(result.bytes())
+            if len(body) != length:
+                raise _ShortBody(f"body incomplete: {len(body)} of {length} bytes")
+            return body
+
+        body: memoryview = self._run(f"reading {length} bytes at {start} of {name!r}", get)
+        return body
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Yield the objects whose names start with `prefix`, by name."""
+
+        def collect() -> list[Entry]:
+            # Object stores list by whole path segments here, so the folder part is asked for and the rest compared.
+            folder = prefix.rpartition("/")[0]
+            pages = self._obstore.list(self._client, prefix=folder or None)
+            return [_entry(meta["path"], meta) for page in pages for meta in page if meta["path"].startswith(prefix)]
+
+        yield from sorted(self._run(f"listing {prefix!r}", collect), key=lambda entry: entry.name)
+
+    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False) -> Entry:
+        """Publish an object whole; `if_absent` fails with FileExistsError semantics where one is there already."""
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        options: dict[str, object] = {"mode": "create", "use_multipart": False} if if_absent else {"chunk_size": _PART_BYTES}
+        result = self._run(
+            f"writing {size} bytes to {name!r}",
+            lambda: self._obstore.put(self._client, check_object_name(name), data, **options),
+        )
+        return Entry(name=name, size=size, version=result["e_tag"] or "")
+
+    def delete(self, name: str) -> None:
+        """Remove an object; removing what is not there is no error."""
+        try:
+            self._run(f"deleting {name!r}", lambda: self._obstore.delete(self._client, check_object_name(name)))
+        except FileNotFoundError:
+            return
+
+    def close(self) -> None:
+        """Let the client go; its connections close with it."""
+        self._client = None
+
+    def _run(self, what: str, call: Any) -> Any:  # Any: the result type is the caller's
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"store {self.url} was opened before a fork: its connections belong to the parent; open it again here"
+            )
+        if self._client is None:
+            raise UsageError(f"store {self.url} is closed")
+        try:
+            return self._retry.run(call, what=f"{self.url}: {what}", classify=classify)
+        except StoreError:
+            raise
+        except Exception as error:
+            failure = classify(error)
+            cause = str(error).strip().splitlines()
+            message = f"{self.url}: {what} failed ({failure}): {cause[0][:300] if cause else type(error).__name__}"
+            kind = _Missing if failure == "missing" else _Exists if failure == "exists" else StoreError
+            raise kind(_ERRNO[failure], message) from error
+
+
+class _Missing(StoreError, FileNotFoundError):
+    """No such object."""
+
+
+class _Exists(StoreError, FileExistsError):
+    """The object is there already."""
+
+
+class _ShortBody(ConnectionError):
+    """The connection ended before the body did."""
+
+
+def classify(error: Exception) -> Failure:
+    """Put a client's exception into one of seven classes; unknown failures count as transient."""
+    name, text = type(error).__name__, str(error)
+    if isinstance(error, StoreError):
+        return "permanent"
+    if name == "AlreadyExistsError":
+        return "exists"
+    if name in ("PreconditionError", "NotModifiedError"):
+        return "changed"
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or _AUTH.search(text):
+        return "auth"
+    if name == "NotFoundError" or isinstance(error, FileNotFoundError):  # a bucket that is not there is a mistake in the URL
+        return "permanent" if "NoSuchBucket" in text else "missing"
+    if _THROTTLED.search(text):
+        return "throttled"
+    if _REFUSED.search(text):
+        return "permanent"
+    if isinstance(error, (ConnectionError, TimeoutError)) or _TRANSIENT.search(text):
+        return "transient"
+    return "transient" if name in ("GenericError", "JoinError") else "permanent"
+
+
+def _entry(name: str, meta: Any) -> Entry:  # Any: obstore's ObjectMeta is a TypedDict that exists only for type checkers
+    return Entry(name=name, size=int(meta["size"]), version=meta["e_tag"] or "")
+
+
+def _allows_http(config: Mapping[str, str]) -> bool:
+    return any(value.startswith("http://") for key, value in config.items() if "endpoint" in key)
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return urlunsplit((parts.scheme, host + (f":{parts.port}" if parts.port else ""), parts.path.rstrip("/"), "", ""))
