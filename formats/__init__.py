@@ -1,11 +1,14 @@
 """Bytes on disk ↔ typed records: schema, timelines, manifest, shards, codecs, stores and adapters."""
 
+from .adapters import SourceSpec, open_source
+from .codec import decode, encode
 from .errors import (
     CorruptShard,
     DecodeError,
     HeadwayError,
     LimitExceeded,
     MissingExtra,
+    NoSpace,
     NotASet,
     Problem,
     SetError,
@@ -17,38 +20,66 @@ from .errors import (
     UsageError,
     WorkerDied,
 )
+from .limits import DEFAULT_LIMITS, Limits
+from .manifest import AttachedFile, Drive, FileEntry, Manifest, Part, SensorStats, Shard
+from .pack_options import PackOptions, Progress
+from .packed_set import PackedSet, open_set
+from .packer import PackReport, pack
 from .schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor, canonical_json
 from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
+from .timeline import PayloadRefs, Timeline
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "EGO_TO_WORLD",
     "INTRINSICS",
     "SENSOR_TO_EGO",
+    "AttachedFile",
     "Attachment",
     "Camera",
     "Column",
     "CorruptShard",
     "DecodeError",
+    "Drive",
     "DriveListing",
+    "FileEntry",
     "HeadwayError",
     "Ignored",
     "LimitExceeded",
+    "Limits",
+    "Manifest",
     "MissingExtra",
+    "NoSpace",
     "NotASet",
+    "PackOptions",
+    "PackReport",
+    "PackedSet",
+    "Part",
     "Payload",
+    "PayloadRefs",
     "Problem",
+    "Progress",
     "Schema",
     "Sensor",
+    "SensorStats",
     "SetError",
+    "Shard",
     "Source",
     "SourceDrive",
     "SourceError",
+    "SourceSpec",
     "SourceTimeline",
     "StalledError",
     "StateError",
     "StoreError",
+    "Timeline",
     "UnsupportedFormat",
     "UsageError",
     "WorkerDied",
     "canonical_json",
+    "decode",
+    "encode",
+    "open_set",
+    "open_source",
+    "pack",
 ]

@@ -11,6 +11,7 @@
     ├── DecodeError (ValueError)            one payload that cannot be decoded
     ├── StateError (ValueError)             a loader state that does not fit this view, plan or version
     ├── StoreError (OSError)                a store that did not answer as it must
+    │   └── NoSpace                         no space left, or a quota or file size limit met
     ├── StalledError (TimeoutError)         no progress within a deadline
     ├── WorkerDied (RuntimeError)           a thread or process of ours ended without having been asked to
     └── MissingExtra (ImportError)          an optional dependency that is not installed
@@ -30,6 +31,7 @@ __all__ = [
     "HeadwayError",
     "LimitExceeded",
     "MissingExtra",
+    "NoSpace",
     "NotASet",
     "Problem",
     "SetError",
@@ -128,6 +130,12 @@ class StoreError(HeadwayError, OSError):
     """A store that did not answer as it must."""
 
     exit_code = 5
+
+
+class NoSpace(StoreError):
+    """No space left where a set is being written, or a quota or file size limit met."""
+
+    exit_code = 8
 
 
 class StalledError(HeadwayError, TimeoutError):

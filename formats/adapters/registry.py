@@ -25,7 +25,7 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
         "folder": ".folder",
         "kitti": ".kitti",
         "lerobot": ".lerobot",
-        "mcap": ".mcap",
+        "mcap": ".rosbag",
         "nuscenes": ".nuscenes",
         "rosbag": ".rosbag",
         "webdataset": ".webdataset",

@@ -1,0 +1,190 @@
+"""Hashes that keep a flipped bit from being read as data, and the files written and mapped under them.
+
+A payload has an xxh3-64 of its own, compared on the very buffer that is handed out, each time. The file that holds index
+and columns has one xxh3-64 per 64 KiB chunk, compared when a byte of the chunk is first needed. Every file has a SHA-256.
+xxh3 finds damage, not tampering; against tampering pin the manifest's digest (`open_set(expect_digest=…)`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from .errors import CorruptShard
+
+__all__ = ["CHUNK", "ChunkedFile", "HashedWriter", "MappedFile", "chunk_sums", "payload_hash"]
+
+# 64 KiB: one chunk hash costs about 3 µs, and a set's sums stay at 1/8192 of its bytes.
+CHUNK: Final = 1 << 16
+
+
+def payload_hash(data: bytes | bytearray | memoryview) -> int:
+    """Return the xxh3-64 of one payload."""
+    return int(xxhash.xxh3_64_intdigest(data))
+
+
+def chunk_sums(data: bytes | bytearray | memoryview) -> bytes:
+    """Return the xxh3-64 of each 64 KiB chunk of `data`, little-endian, end to end: the content of a `.sums` file."""
+    view = memoryview(data)
+    sums = [payload_hash(view[start : start + CHUNK]) for start in range(0, len(view), CHUNK)]
+    return np.array(sums, "<u8").tobytes()
+
+
+class HashedWriter:
+    """A new file that knows the SHA-256 and chunk sums of what was written; `close` makes it durable."""
+
+    def __init__(self, path: Path, *, sums: bool = False) -> None:
+        self.path = path
+        self.bytes = 0
+        self.closed = False
+        self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115  lives as long as the writer
+        self._sha = hashlib.sha256()
+        self._sums: list[int] | None = [] if sums else None
+        self._rest = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append `data` and return its length in bytes."""
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        self._sha.update(view)
+        self.bytes += len(view)
+        if self._sums is not None:
+            self._add_sums(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush, fsync and close; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+    def discard(self) -> None:
+        """Close without syncing and remove the file."""
+        self.closed = True
+        try:
+            self._file.close()
+        finally:
+            self.path.unlink(missing_ok=True)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of everything written so far, 64 hex digits."""
+        return self._sha.hexdigest()
+
+    @property
+    def sums(self) -> bytes:
+        """Chunk sums of everything written so far."""
+        assert self._sums is not None
+        last = [payload_hash(self._rest)] if self._rest else []
+        return np.array(self._sums + last, "<u8").tobytes()
+
+    def _add_sums(self, view: memoryview) -> None:
+        assert self._sums is not None
+        if self._rest:
+            need = CHUNK - len(self._rest)
+            self._rest += view[:need]
+            view = view[need:]
+            if len(self._rest) < CHUNK:
+                return
+            self._sums.append(payload_hash(self._rest))
+            self._rest.clear()
+        whole = len(view) // CHUNK * CHUNK
+        self._sums.extend(payload_hash(view[start : start + CHUNK]) for start in range(0, whole, CHUNK))
+        self._rest += view[whole:]
+
+    def __enter__(self) -> HashedWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class MappedFile:
+    """A file mapped read-only, of exactly the size the manifest states; views stay valid after the last reference goes."""
+
+    def __init__(self, path: Path, expected_bytes: int) -> None:
+        self.name = path.name
+        try:
+            with open(path, "rb") as file:
+                found = os.fstat(file.fileno()).st_size
+                if found != expected_bytes:
+                    raise size_error(self.name, found, expected_bytes)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found else None
+        except FileNotFoundError as error:
+            raise CorruptShard(
+                f"cannot open {self.name!r}: the manifest names it, but {str(path.parent)!r} does not hold it; "
+                "copy it again from where the set came from, or pack again"
+            ) from error
+        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+        self.array: NDArray[np.uint8] = np.frombuffer(self.view, np.uint8)
+
+    @property
+    def address(self) -> int:
+        """Where the first byte lies in memory."""
+        return int(self.array.ctypes.data)
+
+
+def size_error(name: str, found: int, expected: int) -> CorruptShard:
+    """Return the error for a file that is longer or shorter than the manifest says."""
+    return CorruptShard(
+        f"cannot use {name!r}: found {found} bytes, expected {expected}; "
+        "it was cut short, changed, or belongs to another set: copy it again, then run `headway verify`"
+    )
+
+
+class ChunkedFile:
+    """A mapped file whose bytes are compared with their chunk sums before they are used for the first time.
+
+    Threads may call `touch` at once: a chunk is then hashed twice at worst.
+    """
+
+    def __init__(self, mapped: MappedFile, sums: bytes) -> None:
+        expected = -(-len(mapped.view) // CHUNK) * 8
+        if len(sums) != expected:
+            raise size_error(mapped.name + " (chunk sums)", len(sums), expected)
+        self.mapped = mapped
+        self._sums = np.frombuffer(sums, "<u8")
+        self._good = np.zeros(len(self._sums), np.bool_)
+
+    def touch(self, start: int, stop: int) -> None:
+        """Compare every chunk that overlaps bytes [start, stop) and was not compared before.
+
+        Raises:
+            CorruptShard: a chunk differs; the message names it.
+        """
+        if start < 0 or stop > len(self.mapped.view):
+            raise CorruptShard(
+                f"cannot read bytes {start} to {stop} of {self.mapped.name!r}: it has {len(self.mapped.view)}; "
+                "its index is damaged: run `headway verify`"
+            )
+        if start >= stop:
+            return
+        first, last = start // CHUNK, (stop - 1) // CHUNK + 1
+        for chunk in first + np.flatnonzero(~self._good[first:last]):
+            found = payload_hash(self.mapped.view[chunk * CHUNK : (chunk + 1) * CHUNK])
+            if found != int(self._sums[chunk]):
+                raise CorruptShard(
+                    f"cannot read {self.mapped.name!r}: chunk {chunk} (bytes from {chunk * CHUNK}) has xxh3 {found:016x}, "
+                    f"expected {int(self._sums[chunk]):016x}; run `headway verify`, then `headway repair` or copy the file again"
+                )
+            self._good[chunk] = True

@@ -1,0 +1,87 @@
+"""How a set is to be packed: options that change its bytes, and some that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, get_args
+
+from .errors import UsageError
+from .limits import DEFAULT_LIMITS, Limits
+from .schema import Schema
+from .shard import ShardKind
+
+__all__ = ["BadImages", "PackOptions", "Progress"]
+
+BadImages = Literal["fail", "reject", "keep"]
+PointsCodec = Literal["points-raw", "points-lossless", "points-quantised"]
+
+
+class Progress(Protocol):
+    """Is told how far a long task is; called from the calling thread only."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage of `total` bytes starts."""
+        ...
+
+    def advance(self, amount: int) -> None:
+        """So many bytes more are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """Options of `pack`."""
+
+    format: ShardKind = "arrow"
+    """Shard kind: "arrow" to train from, "tar" where tar tools or webdataset read along."""
+    shard_bytes: int = 256_000_000
+    """Aim for the size of one data file, by source bytes. Smaller ones suit small sets and object stores' caches."""
+    workers: int | None = None
+    """Pack worker processes; None: one per core this process may use; 1: none, work is done here. Bytes do not depend on it."""
+    overwrite: bool = False
+    """Replace a set at the destination; it stays readable until the new one stands."""
+    resume: bool = False
+    """Keep the finished shards of an interrupted run with the same source and options."""
+    bad_images: BadImages = "fail"
+    """What to do with images that are cut short, empty or not what the sensor says; "reject" and "keep" list each one."""
+    points_codec: PointsCodec | None = None
+    """Codec for all point sensors; None leaves each as its source declares it."""
+    precision_mm: int = 1
+    """Grid of points-quantised."""
+    drop_nan: bool = False
+    """points-quantised only: leave out points without a finite position."""
+    sensors: tuple[str, ...] | None = None
+    """Names to pack; None packs all. The reference sensor must be among them."""
+    limits: Limits = DEFAULT_LIMITS
+    """Raise `shard_bytes` here for payloads or shards above 1 GiB."""
+
+    def __post_init__(self) -> None:
+        if self.format not in get_args(ShardKind):
+            raise UsageError(f"format {self.format!r} is none of {', '.join(get_args(ShardKind))}")
+        if self.bad_images not in get_args(BadImages):
+            raise UsageError(f"bad_images {self.bad_images!r} is none of {', '.join(get_args(BadImages))}")
+        if self.points_codec is not None and self.points_codec not in get_args(PointsCodec):
+            raise UsageError(f"points_codec {self.points_codec!r} is none of {', '.join(get_args(PointsCodec))}")
+        if not 1 <= self.shard_bytes <= self.limits.shard_bytes:
+            raise UsageError(f"shard_bytes must be 1 to {self.limits.shard_bytes} (Limits.shard_bytes), found {self.shard_bytes}")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"workers must be at least 1, found {self.workers}")
+        if self.overwrite and self.resume:
+            raise UsageError("overwrite and resume exclude each other: resume continues a run that never published")
+
+    def packed_schema(self, schema: Schema) -> Schema:
+        """Return the schema of the set: sensors chosen, point codecs set."""
+        chosen = schema.sensors
+        if self.sensors is not None:
+            unknown = sorted(set(self.sensors) - set(schema.by_name))
+            if unknown:
+                raise UsageError(f"cannot pack sensors {unknown}: the source has {', '.join(schema.by_name)}")
+            if schema.reference not in self.sensors:
+                raise UsageError(f"cannot leave out {schema.reference!r}: its rows define the frames; add it to the sensors")
+            chosen = tuple(sensor for sensor in chosen if sensor.name in self.sensors)
+        if self.points_codec is not None:
+            chosen = tuple(
+                replace(sensor, codec=self.points_codec) if sensor.kind == "points" and sensor.codec is not None else sensor
+                for sensor in chosen
+            )
+        return Schema(reference=schema.reference, sensors=chosen)

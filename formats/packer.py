@@ -1,0 +1,265 @@
+"""Packing a source into a set: preflight, pack workers, set id, publish.
+
+The bytes are a function of source, options and codec versions: shard borders come from the preflight listing, each shard is
+written by one worker alone, and the manifest names no times, hosts or paths. Every payload of the source ends up packed,
+rejected or ignored, and the report says which.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from .adapters import SourceSpec, open_source
+from .errors import HeadwayError, NoSpace, Problem, SourceError, StoreError, WorkerDied
+from .integrity import HashedWriter
+from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
+from .pack_options import PackOptions, Progress
+from .pack_worker import PackedShards, ShardTask, pack_shard
+from .packed_set import PackedSet
+from .publish import staged
+from .schema import Schema
+from .set_id import set_id
+from .shard_plan import plan_shards
+from .source import DriveListing, Ignored, Source
+
+__all__ = ["PackReport", "assemble", "pack"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport:
+    """What became of everything the source holds."""
+
+    location: str
+    manifest: Manifest
+    packed: int
+    """Payloads in the set."""
+    rejected: tuple[Problem, ...]
+    """Payloads left out because they are bad."""
+    kept: tuple[Problem, ...]
+    """Payloads that are bad and in the set nevertheless, as `bad_images="keep"` asks."""
+    ignored: tuple[Ignored, ...]
+    """What the source holds and is deliberately not packed."""
+    resumed: int
+    """Shards taken over from an interrupted run."""
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 7 for a set published without some rejected payloads."""
+        return 7 if self.rejected else 0
+
+
+def pack(
+    source: SourceSpec,
+    destination: str | os.PathLike[str],
+    options: PackOptions | None = None,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Pack a source into a set at directory `destination`, and publish it when it is complete.
+
+    On any error nothing is left there but what was there before; a kill leaves a staging directory that the next run sweeps,
+    or continues with `resume`.
+
+    Raises:
+        SourceError: the source cannot be packed; nothing was written.
+        NoSpace: no space left, or a quota or file size limit was met.
+        StoreError: the system refused a write.
+        WorkerDied: a pack worker ended without having been asked to.
+    """
+    options = options or PackOptions()
+    opened = open_source(source)
+    listings = _checked_listings(opened)
+    schema = options.packed_schema(opened.schema)
+    tasks = [
+        ShardTask(source=source, options=options, staging="", number=number, pieces=pieces)
+        for number, pieces in enumerate(plan_shards(listings, options.shard_bytes))
+    ]
+    target = Path(destination)
+    try:
+        with staged(target, overwrite=options.overwrite, resume=options.resume, limits=options.limits) as staging:
+            tasks = [replace(task, staging=str(staging.path)) for task in tasks]
+            if progress is not None:
+                progress.begin("packing", sum(listing.source_bytes for listing in listings))
+            done = _run(tasks, options, progress)
+            attachments = _attach(opened, listings, staging.path, options)
+            manifest = _manifest(opened, schema, listings, attachments, done)
+            manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
+            manifest = staging.publish(manifest)
+    except OSError as error:
+        raise _system_error(error, target) from error
+    return PackReport(
+        location=str(target),
+        manifest=manifest,
+        packed=sum(stats.payloads for stats in manifest.sensors.values()),
+        rejected=tuple(problem for shards in done for problem in shards.rejected),
+        kept=tuple(problem for shards in done for problem in shards.kept),
+        ignored=tuple(opened.ignored),
+        resumed=0,
+    )
+
+
+def assemble(
+    schema: Schema,
+    drives: list[Drive],
+    shards: list[Shard],
+    *,
+    source: str,
+    licence: str,
+    stats: dict[str, SensorStats],
+    rejected: int = 0,
+) -> Manifest:
+    """Return a manifest whose set id is still to be computed."""
+    return Manifest(
+        schema=schema,
+        drives=tuple(sorted(drives, key=lambda drive: drive.name)),
+        shards=tuple(shards),
+        set_id="0" * 64,
+        source=source,
+        licence=licence,
+        sensors=stats,
+        rejected=rejected,
+    )
+
+
+def _checked_listings(source: Source) -> list[DriveListing]:
+    listings = sorted(source.listings, key=lambda listing: listing.name)
+    names = [listing.name for listing in listings]
+    if not names:
+        raise SourceError(f"cannot pack this {source.kind} source: it has no drives; check the path, version and split")
+    if len({name.lower() for name in names}) != len(names):
+        seen: dict[str, str] = {}
+        pairs = [(seen[name.lower()], name) for name in names if seen.setdefault(name.lower(), name) != name]
+        raise SourceError(
+            f"cannot pack this {source.kind} source: drive names must differ in more than upper and lower case, found "
+            f"{pairs[:3] or 'a name twice'}; rename one"
+        )
+    for name in names:
+        if not name or len(name.encode()) > 255 or any(ord(char) < 32 or ord(char) == 127 for char in name):
+            raise SourceError(f"cannot pack drive {name!r}: names are 1 to 255 bytes of UTF-8 without control characters")
+    return listings
+
+
+def _run(tasks: list[ShardTask], options: PackOptions, progress: Progress | None) -> list[PackedShards]:
+    workers = min(options.workers or len(os.sched_getaffinity(0)), len(tasks))
+    if workers <= 1:
+        return [pack_shard(task, progress.advance if progress else None) for task in tasks]
+    done: dict[int, PackedShards] = {}
+    # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        for task, future in _finished(pool, tasks, workers):
+            done[task.number] = future.result()
+            if progress is not None:
+                progress.advance(sum(sum(shard.payload_bytes) for shard in done[task.number].shards))
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            "cannot pack: a pack worker ended without having been asked to (killed, or out of memory); nothing was published. "
+            "Use fewer workers or smaller shards, and run again"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return [done[task.number] for task in tasks]
+
+
+def _finished(
+    pool: ProcessPoolExecutor, tasks: list[ShardTask], workers: int
+) -> Iterator[tuple[ShardTask, Future[PackedShards]]]:
+    """Results as they come; only two tasks a worker are in flight, so that an error ends the rest soon."""
+    waiting = iter(tasks)
+    running: dict[Future[PackedShards], ShardTask] = {}
+    while True:
+        for task in waiting:
+            running[pool.submit(pack_shard, task)] = task
+            if len(running) >= 2 * workers:
+                break
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(future), future
+
+
+def _attach(
+    source: Source, listings: list[DriveListing], staging: Path, options: PackOptions
+) -> dict[str, tuple[AttachedFile, ...]]:
+    """Stage every drive's attachments, each content once."""
+    folder = staging / "attachments"
+    found: dict[str, tuple[AttachedFile, ...]] = {}
+    for listing in listings:
+        files = []
+        for attachment in sorted(source.open_drive(listing.name).attachments, key=lambda item: item.name):
+            data = attachment.read()
+            if len(data) > options.limits.attachment_bytes:
+                raise SourceError(
+                    f"cannot attach {attachment.name!r} to drive {listing.name!r}: {len(data)} bytes, limit "
+                    f"{options.limits.attachment_bytes}; raise Limits.attachment_bytes if that is meant"
+                )
+            digest = hashlib.sha256(data).hexdigest()
+            if not (folder / digest).exists():
+                folder.mkdir(exist_ok=True)
+                with HashedWriter(folder / (digest + ".tmp")) as out:
+                    out.write(data)
+                os.replace(out.path, folder / digest)
+            files.append(AttachedFile(name=attachment.name, media_type=attachment.media_type, bytes=len(data), sha256=digest))
+        if len({file.name for file in files}) != len(files):
+            raise SourceError(f"cannot pack drive {listing.name!r}: two attachments share a name; mend the adapter")
+        found[listing.name] = tuple(files)
+    return found
+
+
+def _manifest(
+    source: Source,
+    schema: Schema,
+    listings: list[DriveListing],
+    attachments: dict[str, tuple[AttachedFile, ...]],
+    done: list[PackedShards],
+) -> Manifest:
+    shards: list[Shard] = []
+    parts: dict[str, list[Part]] = {listing.name: [] for listing in listings}
+    count = len(schema.sensors)
+    rows, payloads, size = [0] * count, [0] * count, [0] * count
+    for finished in (shard for result in done for shard in result.shards):
+        for drive, _, part in finished.drives:
+            parts[drive].append(replace(part, shard=len(shards)))
+            rows = [a + b for a, b in zip(rows, part.rows, strict=True)]
+        payloads = [a + b for a, b in zip(payloads, finished.payloads, strict=True)]
+        size = [a + b for a, b in zip(size, finished.payload_bytes, strict=True)]
+        shards.append(finished.shard)
+    return assemble(
+        schema,
+        [
+            Drive(
+                name=listing.name,
+                attributes=dict(listing.attributes),
+                attachments=attachments[listing.name],
+                parts=tuple(parts[listing.name]),
+            )
+            for listing in listings
+        ],
+        shards,
+        source=source.kind,
+        licence=source.licence,
+        stats={
+            sensor.name: SensorStats(rows=rows[at], payloads=payloads[at], bytes=size[at])
+            for at, sensor in enumerate(schema.sensors)
+        },
+        rejected=sum(len(result.rejected) for result in done),
+    )
+
+
+def _system_error(error: OSError, target: Path) -> Exception:
+    """Turn a refusal by the system into a typed error; ours pass as they are."""
+    if isinstance(error, HeadwayError):
+        return error
+    where = f"cannot pack into {str(target)!r}: {error.strerror or error}"
+    if error.filename:
+        where += f" ({error.filename})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return NoSpace(f"{where}; nothing was published and what was written is removed; free some space and run again")
+    return StoreError(f"{where}; nothing was published and what was written is removed; mend the cause and run again")

@@ -1,0 +1,167 @@
+"""Putting a finished set in place so that a reader sees the old set, the new one, or none, never a mix.
+
+New files are staged in a directory beside their final place. Publishing renames them in, makes that durable, and only then
+renames the manifest in: that is the commit. What the old manifest named and the new one does not, goes after it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import NotASet, SetError, UsageError
+from .limits import DEFAULT_LIMITS, Limits
+from .manifest import MANIFEST_NAME, Manifest
+
+__all__ = ["STAGING_NAME", "Staging", "set_files"]
+
+STAGING_NAME = ".packing"
+_LOCK_NAME = "lock"
+
+
+class Staging:
+    """The directory in which a set is prepared, locked against a second packer.
+
+    `publish` commits. `clear` removes everything not published. Left alone after a kill, `open` finds it again.
+    """
+
+    def __init__(self, destination: Path, *, overwrite: bool, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.destination = destination
+        self.path = destination / STAGING_NAME
+        self.overwrite = overwrite
+        self.limits = limits
+        self._lock: int | None = None
+        self._made_destination = False
+
+    def open(self, *, keep: bool) -> None:
+        """Create and lock the directory; what an earlier run left in it is removed unless `keep`."""
+        self._check_destination()
+        self._made_destination = not self.destination.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / _LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            self._lock = None
+            raise UsageError(
+                f"cannot pack into {str(self.destination)!r}: another packer is at work there; wait for it or go elsewhere"
+            ) from error
+        for entry in list(self.path.iterdir()):
+            if entry.name != _LOCK_NAME and (not keep or entry.suffix == ".tmp"):
+                _remove(entry)
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Move the staged files that `manifest` names into place, commit it, and return it with its digest."""
+        old = self._old_manifest()
+        wanted = set_files(manifest)
+        directories = {self.destination}
+        for name in sorted(wanted):
+            staged, final = self.path / name, self.destination / name
+            directories.add(final.parent)
+            if staged.exists():
+                final.parent.mkdir(exist_ok=True)
+                os.replace(staged, final)
+        data = manifest.encode()
+        temporary = self.path / (MANIFEST_NAME + ".tmp")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        for directory in sorted(directories):
+            _sync_directory(directory)
+        os.replace(temporary, self.destination / MANIFEST_NAME)
+        _sync_directory(self.destination)
+        if old is not None:
+            for name in sorted(set_files(old) - wanted):
+                (self.destination / name).unlink(missing_ok=True)
+        self.clear()
+        return Manifest.decode(data, limits=self.limits)
+
+    def clear(self) -> None:
+        """Remove the staging directory, and the destination too if this run made it and nothing is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
+        if self._made_destination:
+            try:
+                self.destination.rmdir()
+            except OSError:
+                self._made_destination = False
+
+    def release(self) -> None:
+        """Give up the lock and leave the staged files for a later run to resume."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _check_destination(self) -> None:
+        if self.destination.exists() and not self.destination.is_dir():
+            raise UsageError(f"cannot pack into {str(self.destination)!r}: it is a file; name a directory")
+        if not self.destination.exists():
+            return
+        if (self.destination / MANIFEST_NAME).exists():
+            if not self.overwrite:
+                raise UsageError(
+                    f"cannot pack into {str(self.destination)!r}: a set is there already; choose another place, or --overwrite"
+                )
+            return
+        strangers = sorted(entry.name for entry in self.destination.iterdir() if not _ours(entry))
+        if strangers:
+            raise UsageError(
+                f"cannot pack into {str(self.destination)!r}: it is not empty ({', '.join(strangers[:3])}"
+                f"{', …' if len(strangers) > 3 else ''}) and holds no set; choose an empty or new directory"
+            )
+
+    def _old_manifest(self) -> Manifest | None:
+        try:
+            return Manifest.load(self.destination, limits=self.limits)
+        except NotASet:
+            return None
+        except SetError:
+            # A damaged manifest names nothing that could be trusted for deletion: its shards stay.
+            return None
+
+
+@contextmanager
+def staged(destination: Path, *, overwrite: bool, resume: bool, limits: Limits = DEFAULT_LIMITS) -> Iterator[Staging]:
+    """Open a staging directory; whatever goes wrong inside, nothing of it stays."""
+    staging = Staging(destination, overwrite=overwrite, limits=limits)
+    staging.open(keep=resume)
+    try:
+        yield staging
+    except BaseException:
+        staging.clear()
+        raise
+    staging.release()
+
+
+def set_files(manifest: Manifest) -> set[str]:
+    """Return every file of a set but the manifest, as paths inside it."""
+    files = {name for shard in manifest.shards for name in shard.file_names()}
+    return files | {file.path for drive in manifest.drives for file in drive.attachments}
+
+
+def _ours(entry: Path) -> bool:
+    """Whether an unpublished run may have left this in the destination."""
+    if entry.name in (STAGING_NAME, "attachments"):
+        return entry.is_dir()
+    return entry.name.startswith("shard-") and entry.suffix in (".arrow", ".tar", ".sums")
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,181 @@
+"""One sensor's rows over a whole set: stamps, columns and payloads by global row number.
+
+Global rows follow (drive name, stamp) and know nothing of shards. Reading columns is one vectorised gather per shard
+touched; reading a payload compares its hash on the very buffer that is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .codec import decode
+from .errors import CorruptShard, UsageError
+from .integrity import payload_hash
+from .schema import Sensor
+from .source import Payload
+
+if TYPE_CHECKING:
+    from .open_shard import OpenShard
+    from .packed_set import PackedSet
+
+__all__ = ["PartTable", "PayloadRefs", "Timeline"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadRefs:
+    """Where payloads lie: for the engine to fetch or gather them itself, hashes included."""
+
+    shard: NDArray[np.int32]
+    """(n,) index into the manifest's shards."""
+    offset: Ints
+    """(n,) first byte in the shard's data file."""
+    length: Ints
+    """(n,) bytes."""
+    hash: NDArray[np.uint64]
+    """(n,) xxh3-64, to be compared on the buffer used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTable:
+    """The parts of a set in (drive, position) order, seen from one sensor (or from the frames)."""
+
+    starts: Ints
+    """(parts + 1,) global row where each part starts."""
+    shard: Ints
+    """(parts,)"""
+    offset: Ints
+    """(parts,) the part's first row in its shard."""
+
+    def rows_of(self, shard: int) -> int:
+        """Return how many rows a shard holds."""
+        return int(np.diff(self.starts)[self.shard == shard].sum())
+
+    def locate(self, rows: Ints, what: str) -> tuple[Ints, Ints]:
+        """Return the part of each global row, and its row inside the shard."""
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.starts[-1]):
+            bad = int(rows[(rows < 0) | (rows >= self.starts[-1])][0])
+            raise UsageError(f"{what} {bad} is out of range: there are {int(self.starts[-1])}")
+        part = np.searchsorted(self.starts, rows, side="right") - 1
+        return part, rows - self.starts[part] + self.offset[part]
+
+    def gather(self, rows: Ints, what: str, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+        """Fill `out` with `view(shard)[row in shard]` of each global row: one take per shard touched."""
+        part, local = self.locate(rows, what)
+        shards = self.shard[part]
+        if len(rows) and np.all(shards == shards[0]):
+            np.take(view(int(shards[0])), local, axis=0, out=out, mode="clip")
+            return out
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            out[chosen] = view(shard)[local[chosen]]
+        return out
+
+
+class Timeline:
+    """All rows of one sensor; made by `PackedSet.timeline` and safe to use from several threads."""
+
+    def __init__(self, packed: PackedSet, sensor: Sensor, parts: PartTable, starts: Ints) -> None:
+        self.sensor = sensor
+        self.starts = starts
+        """(drives + 1,) global row where each drive starts."""
+        self._packed = packed
+        self._parts = parts
+        self._stamps: dict[int, Ints] = {}
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def stamps(self, drive: int) -> Ints:
+        """Return the stamps of one drive's rows, ns, ascending; a view where the drive lies in one shard."""
+        found = self._stamps.get(drive)
+        if found is None:
+            first, last = self._packed.drive_parts(drive)
+            pieces = []
+            for part in range(first, last):
+                at, rows = int(self._parts.offset[part]), int(self._parts.starts[part + 1] - self._parts.starts[part])
+                if rows:
+                    pieces.append(self._column(int(self._parts.shard[part]), "stamp")[at : at + rows])
+            found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+            self._stamps[drive] = found
+        return found
+
+    def take(self, column: str, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return column values (n, *shape) of global rows (n,); "stamp" is a column too."""
+        rows = np.asarray(rows, np.int64)
+        dtype, shape = (np.dtype("<i8"), ()) if column == "stamp" else self._layout(column)
+        if out is None:
+            out = np.empty((len(rows), *shape), dtype)
+        return self._parts.gather(rows, self._what, out, lambda shard: self._column(shard, column))
+
+    def refs(self, rows: NDArray[Any]) -> PayloadRefs:
+        """Return where the payloads of global rows lie, without reading them."""
+        rows = np.asarray(rows, np.int64)
+        part, local = self._parts.locate(rows, self._what)
+        shards = self._parts.shard[part]
+        start, stop = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+        hashes = np.empty(len(rows), np.uint64)
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            table = self._shard(shard).payloads(self._stored())
+            at = local[chosen]
+            start[chosen], stop[chosen], hashes[chosen] = table.start[at], table.stop[at], table.hash[at]
+        return PayloadRefs(shard=shards.astype(np.int32), offset=start, length=stop - start, hash=hashes)
+
+    def payload(self, row: int) -> memoryview:
+        """Return the stored bytes of one row, read-only, their hash compared just now.
+
+        Raises:
+            CorruptShard: the bytes are not those that were packed; names shard, sensor, drive and stamp.
+        """
+        part, local = self._parts.locate(np.array([row], np.int64), self._what)
+        shard = self._shard(int(self._parts.shard[part[0]]))
+        table, at = shard.payloads(self._stored()), int(local[0])
+        view = shard.data[int(table.start[at]) : int(table.stop[at])]
+        found, expected = payload_hash(view), int(table.hash[at])
+        if found != expected:
+            raise CorruptShard(
+                f"cannot read {self.describe(row)} in {shard.shard.data_name!r}: xxh3 {found:016x}, expected {expected:016x}; "
+                "run `headway verify`, then `headway repair` or copy the file again"
+            )
+        return view
+
+    def value(self, row: int) -> Payload:
+        """Return the decoded payload of one row; an image stays encoded bytes."""
+        try:
+            return decode(self.sensor, self.payload(row), limit_bytes=self._packed.limits.payload_bytes)
+        except ValueError as error:
+            if not isinstance(error, CorruptShard):
+                error.add_note(f"while decoding {self.describe(row)} of {str(self._packed.location)!r}")
+            raise
+
+    def describe(self, row: int) -> str:
+        """Name a row for messages: sensor, drive and stamp."""
+        drive = int(np.searchsorted(self.starts, row, side="right") - 1)
+        stamp = int(self.take("stamp", np.array([row]))[0])
+        return f"sensor {self.sensor.name!r} of drive {self._packed.drives[drive].name!r} at stamp {stamp}"
+
+    @property
+    def _what(self) -> str:
+        return f"row of sensor {self.sensor.name!r}"
+
+    def _stored(self) -> Sensor:
+        if self.sensor.codec is None:
+            raise UsageError(f"sensor {self.sensor.name!r} has columns only, no payloads; use take()")
+        return self.sensor
+
+    def _layout(self, column: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        found = self.sensor.column(column)
+        return found.numpy_dtype, found.shape
+
+    def _shard(self, shard: int) -> OpenShard:
+        return self._packed.shard(shard)
+
+    def _column(self, shard: int, column: str) -> NDArray[Any]:
+        return self._shard(shard).column(self.sensor, column)
