@@ -3,6 +3,11 @@
 #include "native.h"
 
 static PyMethodDef methods[] = {
+    {"submit", hw_py_submit, METH_VARARGS, PyDoc_STR("submit(specs, images, copies, status, messages, keep) -> Step: queue one batch's jobs.")},
+    {"set_threads", hw_py_set_threads, METH_O, PyDoc_STR("set_threads(n) -> how many run; 0: whoever waits does the work.")},
+    {"threads", hw_py_threads, METH_NOARGS, PyDoc_STR("threads() -> how many decode threads run.")},
+    {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close(): cancel what is queued and end the threads.")},
+    {"xxh3_64", hw_py_xxh3_64, METH_O, PyDoc_STR("xxh3_64(data) -> int: the xxh3-64 of a buffer, taken without the interpreter lock.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -18,7 +23,7 @@ PyMODINIT_FUNC PyInit_native(void) {
     PyObject *self = PyModule_Create(&module);
     if (self == NULL) return NULL;
     /* Raised when a call's meaning changes, so that a stale build is refused instead of misread. */
-    if (PyModule_AddIntConstant(self, "ABI", 1) < 0) {
+    if (PyModule_AddIntConstant(self, "ABI", 1) < 0 || hw_py_add_step(self) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -1,0 +1,42 @@
+/* Bytes to their place in the batch: a checked copy with padding, and a thread's working memory. */
+#include "core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]) {
+    unsigned char *out = (unsigned char *)(uintptr_t)job->out;
+    message[0] = 0;
+    if (job->length > job->room) {
+        snprintf(message, HW_MESSAGE_BYTES, "%llu bytes do not fit in %llu", (unsigned long long)job->length, (unsigned long long)job->room);
+        memset(out, 0, job->room);
+        return HW_REQUEST;
+    }
+    if (job->length) memcpy(out, (const void *)(uintptr_t)job->source, job->length);
+    memset(out + job->length, (int)job->fill, job->room - job->length);
+    if ((job->flags & HW_CHECK_HASH) && hw_xxh3(out, job->length) != job->hash) {
+        snprintf(message, HW_MESSAGE_BYTES, "the bytes do not match their xxh3-64");
+        memset(out, 0, job->room);
+        return HW_MISMATCH;
+    }
+    return HW_OK;
+}
+
+void *hw_reserve(hw_scratch *scratch, size_t bytes) {
+#ifdef HW_EXACT_SCRATCH /* the sanitizer's build: a new block each time, so that reading past one is seen */
+    hw_release(scratch);
+#endif
+    if (scratch->size < bytes) {
+        hw_release(scratch);
+        if (posix_memalign((void **)&scratch->block, 64, bytes) != 0) scratch->block = NULL;
+        scratch->size = scratch->block == NULL ? 0 : bytes;
+    }
+    return scratch->block;
+}
+
+void hw_release(hw_scratch *scratch) {
+    free(scratch->block);
+    scratch->block = NULL;
+    scratch->size = 0;
+}

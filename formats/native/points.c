@@ -1,0 +1,351 @@
+/* The points codec's decoder: zstd per stream into scratch that stays in the second-level cache, then one pass over the
+ * output in tiles that stay in the first: planes to integers, differences to values, values to their places.
+ * formats/_point_columns.py says the same in numpy, and tests compare the two on good and on damaged payloads. */
+#include "points.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#define ZSTD_STATIC_LINKING_ONLY 0
+#include <zstd.h>
+
+enum { HEADER = 24, DESCRIPTOR = 16, ENTRY = 5 };
+enum { BITS = 0, DECIMAL = 1 };
+enum { AS_IS = 0, ZSTD = 1, FILL = 2 };
+enum { ONE_FRAME = 1, QUANTISED = 2 };
+enum { TILE = 1024, MOST_STRIDE = 256, MOST_DIVISOR = (1 << 24) - 1 };
+enum { MOST_PLANES = 8, CONTEXTS = 32 };
+static const size_t KEPT_SCRATCH = 32u << 20; /* a 10 M point sweep must not pin its memory for good */
+
+typedef struct {
+    uint32_t stride, divisor, patches;
+    uint8_t transform, stored, plain, zigzag, width; /* width: of the working integers */
+    const uint8_t *stream[MOST_PLANES]; /* planes, or the plain stream */
+    const uint8_t *patch;
+    uint8_t *history;                   /* the last `stride` integers of the tile before */
+} column_plan;
+
+typedef struct {
+    ZSTD_DCtx *zstd;
+    hw_scratch streams, plans;
+} context;
+
+/* Idle contexts, handed out by exchange: making one costs 150 KB of memory and a tenth of a sweep's time. */
+static _Atomic(context *) idle[CONTEXTS];
+
+static context *borrow(void) {
+    for (int k = 0; k < CONTEXTS; k++) {
+        context *found = atomic_exchange(&idle[k], NULL);
+        if (found) return found;
+    }
+    context *made = calloc(1, sizeof *made);
+    if (made && (made->zstd = ZSTD_createDCtx()) == NULL) {
+        free(made);
+        return NULL;
+    }
+    return made;
+}
+
+static void give_back(context *used) {
+    if (used->streams.size > KEPT_SCRATCH) hw_release(&used->streams);
+    if (used->plans.size > KEPT_SCRATCH) hw_release(&used->plans);
+    for (int k = 0; k < CONTEXTS; k++) {
+        context *none = NULL;
+        if (atomic_compare_exchange_strong(&idle[k], &none, used)) return;
+    }
+    hw_release(&used->streams);
+    hw_release(&used->plans);
+    ZSTD_freeDCtx(used->zstd);
+    free(used);
+}
+
+static uint32_t u32_at(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static int corrupt(char *message, const char *what) {
+    snprintf(message, HW_MESSAGE_BYTES, "%s", what);
+    return HW_CORRUPT;
+}
+
+/* ---- planes to integers, for each working width; GCC vectorises these loops */
+
+#define SIGNED_1 int8_t
+#define WORK(W, T)                                                                                                          \
+    HW_CLONES static void gather_##W(T *restrict out, const column_plan *c, size_t from, size_t n) {                        \
+        if (c->plain) {                                                                                                     \
+            const uint8_t *p = c->stream[0] + from * c->stored;                                                             \
+            for (size_t i = 0; i < n; i++) {                                                                                \
+                uint64_t value = 0;                                                                                         \
+                for (int k = 0; k < c->stored; k++) value |= (uint64_t)p[i * c->stored + k] << (8 * k);                     \
+                out[i] = (T)value;                                                                                          \
+            }                                                                                                               \
+            return;                                                                                                         \
+        }                                                                                                                   \
+        if (c->stored == 0) {                                                                                               \
+            memset(out, 0, n * sizeof(T));                                                                                  \
+            return;                                                                                                         \
+        }                                                                                                                   \
+        const uint8_t *restrict p = c->stream[0] + from;                                                                    \
+        for (size_t i = 0; i < n; i++) out[i] = p[i];                                                                       \
+        for (int k = 1; k < c->stored; k++) {                                                                               \
+            p = c->stream[k] + from;                                                                                        \
+            for (size_t i = 0; i < n; i++) out[i] |= (T)((T)p[i] << (8 * k));                                               \
+        }                                                                                                                   \
+    }                                                                                                                       \
+    /* `at` has the `stride` values before it in memory */                                                                  \
+    HW_CLONES static void restore_##W(T *at, const column_plan *c, size_t n) {                                              \
+        if (c->zigzag)                                                                                                      \
+            for (size_t i = 0; i < n; i++) at[i] = (T)((T)(at[i] >> 1) ^ (T)(0 - (T)(at[i] & 1)));                          \
+        if (c->stride == 1) {                                                                                               \
+            T sum = at[-1];                                                                                                 \
+            for (size_t i = 0; i < n; i++) at[i] = sum = (T)(sum + at[i]);                                                  \
+        } else if (c->stride) {                                                                                             \
+            for (size_t i = 0; i < n; i += c->stride) {                                                                     \
+                size_t end = n - i < c->stride ? n - i : c->stride;                                                         \
+                T *restrict to = at + i;                                                                                    \
+                const T *restrict by = at + i - c->stride;                                                                  \
+                for (size_t j = 0; j < end; j++) to[j] = (T)(to[j] + by[j]);                                                \
+            }                                                                                                               \
+        }                                                                                                                   \
+    }
+WORK(1, uint8_t)
+WORK(2, uint16_t)
+WORK(4, uint32_t)
+WORK(8, uint64_t)
+
+/* ---- integers to values: in place where the size stays the same */
+
+HW_CLONES static void decimals_f32(float *restrict out, const int32_t *restrict in, uint32_t divisor, size_t n) {
+    uint32_t big = 0;
+    for (size_t i = 0; i < n; i++) big |= (uint32_t)in[i] ^ (uint32_t)(in[i] >> 31);
+    if (big < 1u << 24) {
+        /* Both exact in single precision; dividing in double and rounding again would give the same (Figueroa 1995). */
+        float by = (float)divisor;
+        for (size_t i = 0; i < n; i++) out[i] = (float)in[i] / by;
+        return;
+    }
+    double by = divisor;
+    for (size_t i = 0; i < n; i++) out[i] = (float)((double)in[i] / by);
+}
+
+HW_CLONES static void decimals_f64(double *restrict out, const int32_t *restrict in, uint32_t divisor, size_t n) {
+    double by = divisor;
+    for (size_t i = 0; i < n; i++) out[i] = (double)in[i] / by;
+}
+
+static float half(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, rest = bits & 0x7fff, out;
+    float value;
+    if (rest >= 0x7c00) {
+        out = sign | 0x7f800000 | (rest & 0x3ff) << 13;
+    } else if (rest >= 0x400) {
+        out = sign | ((rest << 13) + (112u << 23));
+    } else {
+        value = (float)rest * 0x1p-24f;
+        memcpy(&out, &value, 4);
+        out |= sign;
+    }
+    memcpy(&value, &out, 4);
+    return value;
+}
+
+#define CAST(T)                                                                                                             \
+    for (size_t i = 0; i < n; i++) out[i] = (float)((const T *)in)[i];                                                      \
+    break
+static void to_float(float *restrict out, const void *restrict in, int kind, int width, size_t n) {
+    switch (kind << 8 | width) {
+    case 'b' << 8 | 1:
+    case 'u' << 8 | 1: CAST(uint8_t);
+    case 'u' << 8 | 2: CAST(uint16_t);
+    case 'u' << 8 | 4: CAST(uint32_t);
+    case 'u' << 8 | 8: CAST(uint64_t);
+    case 'i' << 8 | 1: CAST(int8_t);
+    case 'i' << 8 | 2: CAST(int16_t);
+    case 'i' << 8 | 4: CAST(int32_t);
+    case 'i' << 8 | 8: CAST(int64_t);
+    case 'f' << 8 | 8: CAST(double);
+    case 'f' << 8 | 4: memcpy(out, in, n * 4); break;
+    default:
+        for (size_t i = 0; i < n; i++) out[i] = half(((const uint16_t *)in)[i]);
+    }
+}
+
+static void scatter(uint8_t *out, int64_t stride, const void *values, int width, size_t n) {
+    if (stride == width) {
+        memcpy(out, values, n * (size_t)width);
+        return;
+    }
+    switch (width) {
+    case 1:
+        for (size_t i = 0; i < n; i++, out += stride) *out = ((const uint8_t *)values)[i];
+        break;
+    case 2:
+        for (size_t i = 0; i < n; i++, out += stride) memcpy(out, (const uint8_t *)values + 2 * i, 2);
+        break;
+    case 4:
+        for (size_t i = 0; i < n; i++, out += stride) memcpy(out, (const uint8_t *)values + 4 * i, 4);
+        break;
+    default:
+        for (size_t i = 0; i < n; i++, out += stride) memcpy(out, (const uint8_t *)values + 8 * i, 8);
+    }
+}
+
+static void write_tile(const hw_point_column *to, column_plan *c, size_t from, size_t n) {
+    uint64_t work[MOST_STRIDE + TILE], values[TILE];
+    float cast[TILE];
+    size_t w = c->width, kept = c->stride * w;
+    uint8_t *at = (uint8_t *)(work + MOST_STRIDE);
+    memcpy(at - kept, c->history, kept);
+    switch (w) {
+    case 1: gather_1(at, c, from, n), restore_1(at, c, n); break;
+    case 2: gather_2((uint16_t *)at, c, from, n), restore_2((uint16_t *)at, c, n); break;
+    case 4: gather_4((uint32_t *)at, c, from, n), restore_4((uint32_t *)at, c, n); break;
+    default: gather_8((uint64_t *)at, c, from, n), restore_8((uint64_t *)at, c, n);
+    }
+    memcpy(c->history, at + n * w - kept, kept);
+    const void *found = at;
+    if (c->transform == DECIMAL) {
+        found = values;
+        if (to->width == 4) decimals_f32((float *)values, (const int32_t *)at, c->divisor, n);
+        else decimals_f64((double *)values, (const int32_t *)at, c->divisor, n);
+    }
+    uint8_t *out = (uint8_t *)(uintptr_t)to->out + (int64_t)from * to->out_stride;
+    if (to->as_float && !(to->kind == 'f' && to->width == 4)) {
+        to_float(cast, found, to->kind, to->width, n);
+        scatter(out, to->out_stride, cast, 4, n);
+    } else {
+        scatter(out, to->out_stride, found, to->width, n);
+    }
+}
+
+static int write_patches(const hw_point_column *to, const column_plan *c, uint32_t points, char *message) {
+    const uint8_t *bits = c->patch + (size_t)c->patches * 4;
+    for (uint32_t k = 0; k < c->patches; k++, bits += to->width) {
+        uint32_t position = u32_at(c->patch + (size_t)k * 4);
+        if (position >= points) return corrupt(message, "an exception at a point beyond the last");
+        uint8_t *out = (uint8_t *)(uintptr_t)to->out + (int64_t)position * to->out_stride;
+        if (to->as_float && to->width == 8) {
+            double wide;
+            memcpy(&wide, bits, 8);
+            float value = (float)wide;
+            memcpy(out, &value, 4);
+        } else {
+            memcpy(out, bits, to->width);
+        }
+    }
+    return HW_OK;
+}
+
+/* ---- untrusted sizes */
+
+static int read_descriptor(column_plan *c, const uint8_t *p, const hw_point_column *column, uint32_t points) {
+    c->transform = p[0], c->stored = p[1], c->plain = p[2], c->zigzag = p[3];
+    c->stride = u32_at(p + 4), c->divisor = u32_at(p + 8), c->patches = u32_at(p + 12);
+    c->width = c->transform == DECIMAL ? 4 : column->width;
+    if (c->transform == BITS) {
+        if (c->divisor || c->patches) return 0;
+    } else if (c->transform != DECIMAL || column->kind != 'f' || column->width < 4 || c->divisor == 0 || c->divisor > MOST_DIVISOR) {
+        return 0;
+    }
+    if (c->stored > c->width || c->plain > 1 || c->zigzag > 1 || c->stride > MOST_STRIDE || c->patches > points) return 0;
+    return !c->plain || c->stored == 1 || c->stored == 2 || c->stored == 4 || c->stored == 8;
+}
+
+/* Decompress exactly one frame that declares exactly `size` bytes. */
+static int unframe(ZSTD_DCtx *zstd, void *out, size_t size, const uint8_t *frame, size_t length) {
+    if (ZSTD_getFrameContentSize(frame, length) != size || ZSTD_findFrameCompressedSize(frame, length) != length) return 0;
+    return ZSTD_decompressDCtx(zstd, out, size, frame, length) == size;
+}
+
+static int decode(context *work, const uint8_t *data, size_t size, uint32_t points, const hw_point_column *columns, uint32_t count,
+                  char *message) {
+    if (size < HEADER || memcmp(data, "HWP", 4) != 0) return corrupt(message, "no header of version 0");
+    if (u32_at(data + 4) != points || (data[12] | data[13] << 8) != (int)count || data[14] > (ONE_FRAME | QUANTISED) || data[15])
+        return corrupt(message, "a header that was not the one checked");
+    int one_frame = data[14] & ONE_FRAME;
+    const uint8_t *body = data + HEADER;
+    size_t length = size - HEADER, head = (size_t)count * DESCRIPTOR;
+    uint8_t *room = NULL;
+    if (one_frame) {
+        unsigned long long whole = ZSTD_getFrameContentSize(body, length);
+        /* No more than every plane and every patch of every column; errors of the call are larger still. */
+        if (whole < head || whole > head + 16ull * points * count) return corrupt(message, "a zstd frame of impossible size");
+        room = hw_reserve(&work->streams, whole ? whole : 1);
+        if (room == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %llu bytes", whole), HW_NO_MEMORY;
+        if (!unframe(work->zstd, room, whole, body, length)) return corrupt(message, "a broken zstd frame");
+        body = room, length = whole;
+    }
+    if (length < head) return corrupt(message, "too few bytes for the column descriptors");
+
+    size_t histories = 0, streams = 0;
+    column_plan *plan = hw_reserve(&work->plans, (size_t)count * (sizeof *plan + MOST_STRIDE * 8));
+    if (plan == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %u columns", count), HW_NO_MEMORY;
+    uint8_t *history = (uint8_t *)(plan + count);
+    for (uint32_t k = 0; k < count; k++) {
+        if (!read_descriptor(&plan[k], body + (size_t)k * DESCRIPTOR, &columns[k], points))
+            return corrupt(message, "a column descriptor unknown to this version");
+        plan[k].history = history + histories;
+        histories += (size_t)plan[k].stride * plan[k].width;
+        streams += (plan[k].plain ? 1 : plan[k].stored) + (plan[k].patches > 0);
+    }
+    memset(history, 0, histories);
+
+    /* First all sizes, then memory, then bytes. */
+    size_t at = head + (one_frame ? 0 : streams * ENTRY), unpacked = 0;
+    if (at > length) return corrupt(message, "too few bytes for the stream table");
+    for (int pass = one_frame; pass < 2; pass++) {
+        const uint8_t *entry = body + head;
+        size_t offset = at, filled = 0;
+        if (pass && !one_frame) {
+            room = hw_reserve(&work->streams, unpacked ? unpacked : 1);
+            if (room == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %zu bytes", unpacked), HW_NO_MEMORY;
+        }
+        for (uint32_t k = 0; k < count; k++) {
+            column_plan *c = &plan[k];
+            int planes = c->plain ? 1 : c->stored, wanted = columns[k].out != 0;
+            for (int s = 0; s < planes + (c->patches > 0); s++) {
+                size_t expected = s == planes ? (size_t)c->patches * (4u + columns[k].width) : (size_t)points * (c->plain ? c->stored : 1);
+                int mode = one_frame ? AS_IS : entry[0];
+                size_t stored = one_frame ? expected : u32_at(entry + 1);
+                entry += ENTRY;
+                if (mode > FILL || (mode == AS_IS && stored != expected) || (mode == FILL && stored != 1))
+                    return corrupt(message, "a stream of a size or mode unknown to this version");
+                if (stored > length - offset) return corrupt(message, "streams that end after the payload");
+                const uint8_t *stream = body + offset;
+                offset += stored;
+                if (mode != AS_IS && wanted) {
+                    if (pass) {
+                        if (mode == FILL) memset(room + filled, stream[0], expected);
+                        else if (!unframe(work->zstd, room + filled, expected, stream, stored)) return corrupt(message, "a broken zstd frame");
+                        stream = room + filled;
+                    }
+                    filled += expected;
+                }
+                if (s == planes) c->patch = stream;
+                else c->stream[s] = stream;
+            }
+        }
+        if (offset != length) return corrupt(message, "bytes after the last stream");
+        unpacked = filled;
+    }
+    for (size_t from = 0; from < points; from += TILE) {
+        size_t n = points - from < TILE ? points - from : TILE;
+        for (uint32_t k = 0; k < count; k++)
+            if (columns[k].out) write_tile(&columns[k], &plan[k], from, n);
+    }
+    for (uint32_t k = 0; k < count; k++)
+        if (columns[k].out && plan[k].patches && write_patches(&columns[k], &plan[k], points, message) != HW_OK) return HW_CORRUPT;
+    return HW_OK;
+}
+
+int hw_decode_points(const uint8_t *data, size_t size, uint32_t points, const hw_point_column *columns, uint32_t count,
+                     char message[HW_MESSAGE_BYTES]) {
+    message[0] = 0;
+    context *work = borrow();
+    if (work == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for a zstd context"), HW_NO_MEMORY;
+    int status = decode(work, data, size, points, columns, count, message);
+    give_back(work);
+    return status;
+}

@@ -1,0 +1,258 @@
+/* Persistent decode threads over a queue of steps. A step's jobs are taken one by one, the oldest step first, by whatever
+ * thread is free: out of order inside a step, several steps in flight. With no threads, whoever waits does the work.
+ *
+ * One mutex guards the queue, the thread table and each queued step's counters; it is held for a few instructions a job
+ * (a job is hundreds of microseconds). A forked child has no threads: it starts its own at its first submit, and steps
+ * submitted before the fork are lost to it (generation), which waiting reports. */
+#include "pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_THREADS = 256, COPY_TASK_BYTES = 512 << 10 }; /* smaller copies are grouped: a task should outlast its dispatch */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    hw_step *oldest, *newest; /* steps with jobs not yet taken */
+    int wanted, running; /* written with both mutexes held, read with either */
+    uint64_t generation;
+    pthread_t thread[MOST_THREADS];
+} pool;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+/* One resize at a time; taken before the lock above. */
+static pthread_mutex_t resizing = PTHREAD_MUTEX_INITIALIZER;
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static void init_sync(void) {
+    pthread_condattr_t monotonic;
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&pool.work, &monotonic);
+    pthread_cond_init(&pool.done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static void before_fork(void) {
+    pthread_mutex_lock(&resizing);
+    pthread_mutex_lock(&pool.lock);
+}
+
+static void after_fork_parent(void) {
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&resizing);
+}
+
+static void after_fork_child(void) {
+    pthread_mutex_init(&resizing, NULL);
+    init_sync();
+    pool.oldest = pool.newest = NULL;
+    pool.running = 0;
+    pool.generation++;
+}
+
+static void init(void) {
+    init_sync();
+    pool.generation = 1;
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+int hw_step_prepare(hw_step *step) {
+    uint64_t bytes = 0;
+    uint32_t groups = 0;
+    step->copy_ends = malloc(sizeof(uint32_t) * (step->copy_count + 1));
+    if (step->copy_ends == NULL) return 0;
+    for (uint32_t k = 0; k < step->copy_count; k++) {
+        bytes += step->copies[k].room;
+        if (bytes >= COPY_TASK_BYTES || k + 1 == step->copy_count) {
+            step->copy_ends[groups++] = k + 1;
+            bytes = 0;
+        }
+    }
+    step->task_count = step->image_count + groups;
+    step->next = step->finished = 0;
+    memset(step->status, HW_PENDING, (size_t)step->image_count + step->copy_count);
+    return 1;
+}
+
+void hw_step_clear(hw_step *step) {
+    free(step->copy_ends);
+    step->copy_ends = NULL;
+}
+
+static void copies_of(const hw_step *step, uint32_t task, uint32_t *begin, uint32_t *end) {
+    uint32_t group = task - step->image_count;
+    *begin = group ? step->copy_ends[group - 1] : 0;
+    *end = step->copy_ends[group];
+}
+
+static void run_task(hw_step *step, uint32_t task, hw_scratch *scratch) {
+    if (task < step->image_count) {
+        const hw_image *image = step->images + task;
+        step->status[task] = (int8_t)hw_decode_image(step->specs + image->spec, image, step->messages + (size_t)task * HW_MESSAGE_BYTES, scratch);
+        return;
+    }
+    uint32_t begin, end;
+    copies_of(step, task, &begin, &end);
+    for (uint32_t k = begin; k < end; k++) {
+        size_t job = (size_t)step->image_count + k;
+        step->status[job] = (int8_t)hw_copy_bytes(step->copies + k, step->messages + job * HW_MESSAGE_BYTES);
+    }
+}
+
+/* The lock is held on entry and on return, not while the job runs. 0: nothing to do. */
+static int take_one(hw_scratch *scratch) {
+    hw_step *step = pool.oldest;
+    if (step == NULL) return 0;
+    uint32_t task = step->next++;
+    if (step->next == step->task_count) {
+        pool.oldest = step->later;
+        if (pool.oldest == NULL) pool.newest = NULL;
+    }
+    pthread_mutex_unlock(&pool.lock);
+    int64_t begin = now_ns();
+    run_task(step, task, scratch);
+    int64_t end = now_ns();
+    pthread_mutex_lock(&pool.lock);
+    if (step->started_ns == 0 || begin < step->started_ns) step->started_ns = begin;
+    step->busy_ns += end - begin;
+    if (++step->finished == step->task_count) {
+        step->finished_ns = end;
+        pthread_cond_broadcast(&pool.done);
+    }
+    return 1;
+}
+
+static void *work(void *index) {
+    hw_scratch scratch = {0};
+    pthread_mutex_lock(&pool.lock);
+    while ((intptr_t)index < pool.wanted)
+        if (!take_one(&scratch)) pthread_cond_wait(&pool.work, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+    hw_release(&scratch);
+    return NULL;
+}
+
+static void set_running(int threads) {
+    pthread_mutex_lock(&pool.lock);
+    pool.running = threads;
+    if (threads == 0) pthread_cond_broadcast(&pool.done); /* whoever waits must take over the work */
+    pthread_mutex_unlock(&pool.lock);
+}
+
+/* Called with `resizing` held. Signals stay with the interpreter's threads. */
+static void start_threads(void) {
+    sigset_t all, before;
+    int running = pool.running;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (running < pool.wanted && pthread_create(&pool.thread[running], NULL, work, (void *)(intptr_t)running) == 0) running++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    set_running(running);
+}
+
+int hw_pool_resize(int threads) {
+    pthread_once(&once, init);
+    pthread_mutex_lock(&resizing);
+    pthread_mutex_lock(&pool.lock);
+    pool.wanted = threads < 0 ? 0 : threads > MOST_THREADS ? MOST_THREADS : threads;
+    pthread_cond_broadcast(&pool.work);
+    pthread_mutex_unlock(&pool.lock);
+    int running = pool.running;
+    while (running > pool.wanted) pthread_join(pool.thread[--running], NULL);
+    set_running(running);
+    start_threads();
+    running = pool.running;
+    pthread_mutex_unlock(&resizing);
+    return running;
+}
+
+int hw_pool_threads(void) {
+    pthread_mutex_lock(&resizing);
+    int running = pool.running;
+    pthread_mutex_unlock(&resizing);
+    return running;
+}
+
+void hw_pool_submit(hw_step *step) {
+    pthread_once(&once, init);
+    pthread_mutex_lock(&resizing);
+    if (pool.running < pool.wanted) start_threads(); /* the first submit after a fork */
+    pthread_mutex_unlock(&resizing);
+    pthread_mutex_lock(&pool.lock);
+    step->generation = pool.generation;
+    step->submitted_ns = now_ns();
+    step->later = NULL;
+    if (step->task_count == 0) {
+        step->finished_ns = step->submitted_ns;
+    } else {
+        if (pool.newest != NULL) pool.newest->later = step;
+        else pool.oldest = step;
+        pool.newest = step;
+        pthread_cond_broadcast(&pool.work);
+    }
+    pthread_mutex_unlock(&pool.lock);
+}
+
+int hw_pool_wait(hw_step *step, int64_t timeout_ns) {
+    hw_scratch scratch = {0};
+    int64_t until = now_ns() + timeout_ns;
+    struct timespec deadline = {until / 1000000000LL, until % 1000000000LL};
+    int result = HW_DONE;
+    pthread_mutex_lock(&pool.lock);
+    if (step->generation != pool.generation) result = HW_LOST;
+    while (result == HW_DONE && step->finished < step->task_count) {
+        if (pool.running == 0 && take_one(&scratch)) continue;
+        if (now_ns() >= until || pthread_cond_timedwait(&pool.done, &pool.lock, &deadline) != 0) {
+            if (step->finished < step->task_count) result = HW_WAITING;
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+    hw_release(&scratch);
+    return result;
+}
+
+/* Drop a step's untaken jobs; the lock is held. */
+static void drop(hw_step *step) {
+    hw_step **link = &pool.oldest, *before = NULL;
+    while (*link != NULL && *link != step) before = *link, link = &before->later;
+    if (*link == NULL) return; /* nothing untaken */
+    *link = step->later;
+    if (pool.newest == step) pool.newest = before;
+    for (; step->next < step->task_count; step->next++, step->finished++) {
+        uint32_t begin = step->next, end = begin + 1;
+        if (begin >= step->image_count) {
+            copies_of(step, step->next, &begin, &end);
+            begin += step->image_count, end += step->image_count;
+        }
+        memset(step->status + begin, HW_CANCELLED, end - begin);
+    }
+    if (step->finished == step->task_count) step->finished_ns = now_ns();
+    pthread_cond_broadcast(&pool.done);
+}
+
+void hw_pool_cancel(hw_step *step) {
+    pthread_mutex_lock(&pool.lock);
+    if (step->generation == pool.generation) {
+        drop(step);
+        while (step->finished < step->task_count) pthread_cond_wait(&pool.done, &pool.lock);
+    }
+    pthread_mutex_unlock(&pool.lock);
+}
+
+void hw_pool_close(void) {
+    pthread_once(&once, init);
+    pthread_mutex_lock(&pool.lock);
+    while (pool.oldest != NULL) drop(pool.oldest);
+    pthread_mutex_unlock(&pool.lock);
+    hw_pool_resize(0);
+}

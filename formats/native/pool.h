@@ -1,0 +1,34 @@
+/* The process's decode threads. A step is one batch's worth of jobs; its memory belongs to the caller until it is done. */
+#ifndef HEADWAY_POOL_H
+#define HEADWAY_POOL_H
+
+#include "core.h"
+
+typedef struct hw_step hw_step;
+struct hw_step {
+    const hw_spec *specs;
+    const hw_image *images;
+    const hw_copy *copies;
+    uint32_t image_count, copy_count;
+    int8_t *status;                    /* images, then copies */
+    char *messages;                    /* HW_MESSAGE_BYTES each, in the same order */
+    /* Guarded by the pool's mutex from submit to done. */
+    uint32_t task_count, next, finished;
+    uint32_t *copy_ends;               /* by copy task: one past its last copy */
+    uint64_t generation;
+    int64_t submitted_ns, started_ns, finished_ns, busy_ns;
+    hw_step *later;
+};
+
+enum { HW_LOST = -1, HW_WAITING = 0, HW_DONE = 1 };
+
+int hw_step_prepare(hw_step *step);    /* cut into tasks; 0 if there is no memory */
+void hw_step_clear(hw_step *step);
+void hw_pool_submit(hw_step *step);
+int hw_pool_wait(hw_step *step, int64_t timeout_ns);
+void hw_pool_cancel(hw_step *step);    /* jobs not begun become HW_CANCELLED; returns when none is running */
+int hw_pool_resize(int threads);       /* returns how many run */
+int hw_pool_threads(void);
+void hw_pool_close(void);
+
+#endif
