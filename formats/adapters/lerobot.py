@@ -376,7 +376,7 @@ def _embedded(root: Path, cell: object, feature: str) -> bytes:
         data: bytes = cell["bytes"]
         return data
     if isinstance(cell, dict) and isinstance(cell.get("path"), str):
-        path = (root / cell["path"]).resolve()
+        path: Path = (root / cell["path"]).resolve()
         if not path.is_relative_to(root.resolve()):
             raise DecodeError(f"image path {cell['path']!r} of {feature!r} leads out of the dataset")
         return path.read_bytes()
