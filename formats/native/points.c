@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#define ZSTD_STATIC_LINKING_ONLY 0
 #include <zstd.h>
 
 enum { HEADER = 24, DESCRIPTOR = 16, ENTRY = 5 };
@@ -71,7 +70,6 @@ static int corrupt(char *message, const char *what) {
 
 /* ---- planes to integers, for each working width; GCC vectorises these loops */
 
-#define SIGNED_1 int8_t
 #define WORK(W, T)                                                                                                          \
     HW_CLONES static void gather_##W(T *restrict out, const column_plan *c, size_t from, size_t n) {                        \
         if (c->plain) {                                                                                                     \
@@ -192,11 +190,13 @@ static void scatter(uint8_t *out, int64_t stride, const void *values, int width,
     }
 }
 
-static void write_tile(const hw_point_column *to, column_plan *c, size_t from, size_t n) {
-    uint64_t work[MOST_STRIDE + TILE], values[TILE];
-    float cast[TILE];
+/* `tile` is heap memory without a type of its own: the integers with `stride` before them, their values, their floats. */
+enum { TILE_BYTES = 8 * (MOST_STRIDE + TILE) + 8 * TILE + 4 * TILE };
+
+static void write_tile(const hw_point_column *to, column_plan *c, uint8_t *tile, size_t from, size_t n) {
     size_t w = c->width, kept = c->stride * w;
-    uint8_t *at = (uint8_t *)(work + MOST_STRIDE);
+    uint8_t *at = tile + 8 * MOST_STRIDE, *values = at + 8 * TILE;
+    float *cast = (float *)(values + 8 * TILE);
     memcpy(at - kept, c->history, kept);
     switch (w) {
     case 1: gather_1(at, c, from, n), restore_1(at, c, n); break;
@@ -280,8 +280,9 @@ static int decode(context *work, const uint8_t *data, size_t size, uint32_t poin
     if (length < head) return corrupt(message, "too few bytes for the column descriptors");
 
     size_t histories = 0, streams = 0;
-    column_plan *plan = hw_reserve(&work->plans, (size_t)count * (sizeof *plan + MOST_STRIDE * 8));
-    if (plan == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %u columns", count), HW_NO_MEMORY;
+    uint8_t *tile = hw_reserve(&work->plans, TILE_BYTES + (size_t)count * (sizeof(column_plan) + MOST_STRIDE * 8));
+    column_plan *plan = (column_plan *)(tile + TILE_BYTES);
+    if (tile == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %u columns", count), HW_NO_MEMORY;
     uint8_t *history = (uint8_t *)(plan + count);
     for (uint32_t k = 0; k < count; k++) {
         if (!read_descriptor(&plan[k], body + (size_t)k * DESCRIPTOR, &columns[k], points))
@@ -333,7 +334,7 @@ static int decode(context *work, const uint8_t *data, size_t size, uint32_t poin
     for (size_t from = 0; from < points; from += TILE) {
         size_t n = points - from < TILE ? points - from : TILE;
         for (uint32_t k = 0; k < count; k++)
-            if (columns[k].out) write_tile(&columns[k], &plan[k], from, n);
+            if (columns[k].out) write_tile(&columns[k], &plan[k], tile, from, n);
     }
     for (uint32_t k = 0; k < count; k++)
         if (columns[k].out && plan[k].patches && write_patches(&columns[k], &plan[k], points, message) != HW_OK) return HW_CORRUPT;
