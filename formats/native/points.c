@@ -13,13 +13,13 @@ enum { HEADER = 24, DESCRIPTOR = 16, ENTRY = 5 };
 enum { BITS = 0, DECIMAL = 1 };
 enum { AS_IS = 0, ZSTD = 1, FILL = 2 };
 enum { ONE_FRAME = 1, QUANTISED = 2 };
-enum { TILE = 1024, MOST_STRIDE = 256, MOST_DIVISOR = (1 << 24) - 1 };
+enum { TILE = 512, MOST_STRIDE = 256, MOST_DIVISOR = (1 << 24) - 1 };
 enum { MOST_PLANES = 8, CONTEXTS = 32 };
 static const size_t KEPT_SCRATCH = 32u << 20; /* a 10 M point sweep must not pin its memory for good */
 
 typedef struct {
     uint32_t stride, divisor, patches;
-    uint8_t transform, stored, plain, zigzag, width; /* width: of the working integers */
+    uint8_t transform, stored, plain, zigzag, width; /* width: of the working integers, bytes */
     const uint8_t *stream[MOST_PLANES]; /* planes, or the plain stream */
     const uint8_t *patch;
     uint8_t *history;                   /* the last `stride` integers of the tile before */
@@ -68,32 +68,15 @@ static int corrupt(char *message, const char *what) {
     return HW_CORRUPT;
 }
 
-/* ---- planes to integers, for each working width; GCC vectorises these loops */
+/* ---- planes to integers, for each working width */
 
-#define WORK(W, T)                                                                                                          \
-    HW_CLONES static void gather_##W(T *restrict out, const column_plan *c, size_t from, size_t n) {                        \
-        if (c->plain) {                                                                                                     \
-            const uint8_t *p = c->stream[0] + from * c->stored;                                                             \
-            for (size_t i = 0; i < n; i++) {                                                                                \
-                uint64_t value = 0;                                                                                         \
-                for (int k = 0; k < c->stored; k++) value |= (uint64_t)p[i * c->stored + k] << (8 * k);                     \
-                out[i] = (T)value;                                                                                          \
-            }                                                                                                               \
-            return;                                                                                                         \
-        }                                                                                                                   \
-        if (c->stored == 0) {                                                                                               \
-            memset(out, 0, n * sizeof(T));                                                                                  \
-            return;                                                                                                         \
-        }                                                                                                                   \
-        const uint8_t *restrict p = c->stream[0] + from;                                                                    \
-        for (size_t i = 0; i < n; i++) out[i] = p[i];                                                                       \
-        for (int k = 1; k < c->stored; k++) {                                                                               \
-            p = c->stream[k] + from;                                                                                        \
-            for (size_t i = 0; i < n; i++) out[i] |= (T)((T)p[i] << (8 * k));                                               \
-        }                                                                                                                   \
-    }                                                                                                                       \
-    /* `at` has the `stride` values before it in memory */                                                                  \
-    HW_CLONES static void restore_##W(T *at, const column_plan *c, size_t n) {                                              \
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "records are little-endian; the pure-Python path serves other machines"
+#endif
+
+/* `at` has the `stride` values before it in memory. Without restrict or ivdep GCC would guard or skip vectorising. */
+#define RESTORE(T)                                                                                                          \
+    HW_CLONES static void restore_##T(T *at, const column_plan *c, size_t n) {                                              \
         if (c->zigzag)                                                                                                      \
             for (size_t i = 0; i < n; i++) at[i] = (T)((T)(at[i] >> 1) ^ (T)(0 - (T)(at[i] & 1)));                          \
         if (c->stride == 1) {                                                                                               \
@@ -108,10 +91,78 @@ static int corrupt(char *message, const char *what) {
             }                                                                                                               \
         }                                                                                                                   \
     }
-WORK(1, uint8_t)
-WORK(2, uint16_t)
-WORK(4, uint32_t)
-WORK(8, uint64_t)
+RESTORE(uint8_t)
+RESTORE(uint16_t)
+RESTORE(uint32_t)
+RESTORE(uint64_t)
+
+/* Any width and layout, a byte at a time: what the vector loops below leave. */
+static void gather_bytes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+    size_t w = c->width, stored = c->stored;
+    if (c->plain && stored == w) {
+        memcpy(out, c->stream[0] + from * w, n * w);
+        return;
+    }
+    memset(out, 0, n * w);
+    for (size_t k = 0; k < stored; k++) {
+        const uint8_t *p = c->plain ? c->stream[0] + from * stored + k : c->stream[k] + from;
+        size_t step = c->plain ? stored : 1;
+        for (size_t i = 0; i < n; i++) out[i * w + k] = p[i * step];
+    }
+}
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HW_UNPACK 1
+#endif
+#endif
+
+#ifdef HW_UNPACK
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+typedef uint16_t words8 __attribute__((vector_size(16)));
+
+static const uint8_t zeros[TILE];
+
+static inline bytes16 load16(const uint8_t *p) {
+    bytes16 v;
+    memcpy(&v, p, 16);
+    return v;
+}
+#define LOW_BYTES(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH_BYTES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define LOW_WORDS(a, b) __builtin_shufflevector((words8)(a), (words8)(b), 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH_WORDS(a, b) __builtin_shufflevector((words8)(a), (words8)(b), 4, 12, 5, 13, 6, 14, 7, 15)
+
+/* Interleave up to four planes; returns how many integers were done, a multiple of 16. */
+HW_CLONES static size_t gather_planes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+    const uint8_t *p[4];
+    for (int k = 0; k < 4; k++) p[k] = k < c->stored ? c->stream[k] + from : zeros;
+    size_t i = 0;
+    if (c->width == 4) {
+        for (; i + 16 <= n; i += 16, out += 64) {
+            bytes16 a = load16(p[0] + i), b = load16(p[1] + i), d = load16(p[2] + i), e = load16(p[3] + i);
+            bytes16 low = LOW_BYTES(a, b), high = HIGH_BYTES(a, b), low2 = LOW_BYTES(d, e), high2 = HIGH_BYTES(d, e);
+            words8 done[4] = {LOW_WORDS(low, low2), HIGH_WORDS(low, low2), LOW_WORDS(high, high2), HIGH_WORDS(high, high2)};
+            memcpy(out, done, 64);
+        }
+    } else if (c->width == 2) {
+        for (; i + 16 <= n; i += 16, out += 32) {
+            bytes16 a = load16(p[0] + i), b = load16(p[1] + i);
+            bytes16 done[2] = {LOW_BYTES(a, b), HIGH_BYTES(a, b)};
+            memcpy(out, done, 32);
+        }
+    }
+    return i;
+}
+#endif
+
+static void gather(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+    size_t done = 0;
+#ifdef HW_UNPACK
+    if (!c->plain && c->stored <= 4) done = gather_planes(out, c, from, n);
+#endif
+    if (done < n) gather_bytes(out + done * c->width, c, from + done, n - done);
+}
 
 /* ---- integers to values: in place where the size stays the same */
 
@@ -190,19 +241,43 @@ static void scatter(uint8_t *out, int64_t stride, const void *values, int width,
     }
 }
 
-/* `tile` is heap memory without a type of its own: the integers with `stride` before them, their values, their floats. */
-enum { TILE_BYTES = 8 * (MOST_STRIDE + TILE) + 8 * TILE + 4 * TILE };
+/* Four columns that lie side by side in the output: transposed in registers, a 16-byte store a point. */
+HW_CLONES static void scatter4(uint8_t *out, int64_t stride, const uint32_t *const *values, size_t n) {
+    const uint32_t *restrict a = values[0], *restrict b = values[1], *restrict c = values[2], *restrict d = values[3];
+    size_t i = 0;
+#ifdef HW_UNPACK
+    typedef uint32_t words4 __attribute__((vector_size(16)));
+    for (; i + 4 <= n; i += 4, out += 4 * stride) {
+        words4 p, q, r, s;
+        memcpy(&p, a + i, 16), memcpy(&q, b + i, 16), memcpy(&r, c + i, 16), memcpy(&s, d + i, 16);
+        words4 t = __builtin_shufflevector(p, q, 0, 4, 1, 5), u = __builtin_shufflevector(r, s, 0, 4, 1, 5);
+        words4 v = __builtin_shufflevector(p, q, 2, 6, 3, 7), w = __builtin_shufflevector(r, s, 2, 6, 3, 7);
+        p = __builtin_shufflevector(t, u, 0, 1, 4, 5), q = __builtin_shufflevector(t, u, 2, 3, 6, 7);
+        r = __builtin_shufflevector(v, w, 0, 1, 4, 5), s = __builtin_shufflevector(v, w, 2, 3, 6, 7);
+        memcpy(out, &p, 16), memcpy(out + stride, &q, 16), memcpy(out + 2 * stride, &r, 16), memcpy(out + 3 * stride, &s, 16);
+    }
+#endif
+    for (; i < n; i++, out += stride) {
+        uint32_t four[4] = {a[i], b[i], c[i], d[i]};
+        memcpy(out, four, 16);
+    }
+}
 
-static void write_tile(const hw_point_column *to, column_plan *c, uint8_t *tile, size_t from, size_t n) {
+/* A tile slot is heap memory without a type of its own: integers with `stride` before them, their values, their floats. */
+enum { SLOT_BYTES = 8 * (MOST_STRIDE + TILE) + 8 * TILE + 4 * TILE };
+
+/* Return the values of n points from `from` on, as they go out, in the slot's memory. */
+static const void *tile_values(const hw_point_column *to, column_plan *c, uint8_t *slot, size_t from, size_t n) {
     size_t w = c->width, kept = c->stride * w;
-    uint8_t *at = tile + 8 * MOST_STRIDE, *values = at + 8 * TILE;
+    uint8_t *at = slot + 8 * MOST_STRIDE, *values = at + 8 * TILE;
     float *cast = (float *)(values + 8 * TILE);
     memcpy(at - kept, c->history, kept);
+    gather(at, c, from, n);
     switch (w) {
-    case 1: gather_1(at, c, from, n), restore_1(at, c, n); break;
-    case 2: gather_2((uint16_t *)at, c, from, n), restore_2((uint16_t *)at, c, n); break;
-    case 4: gather_4((uint32_t *)at, c, from, n), restore_4((uint32_t *)at, c, n); break;
-    default: gather_8((uint64_t *)at, c, from, n), restore_8((uint64_t *)at, c, n);
+    case 1: restore_uint8_t(at, c, n); break;
+    case 2: restore_uint16_t((uint16_t *)at, c, n); break;
+    case 4: restore_uint32_t((uint32_t *)at, c, n); break;
+    default: restore_uint64_t((uint64_t *)at, c, n);
     }
     memcpy(c->history, at + n * w - kept, kept);
     const void *found = at;
@@ -211,12 +286,28 @@ static void write_tile(const hw_point_column *to, column_plan *c, uint8_t *tile,
         if (to->width == 4) decimals_f32((float *)values, (const int32_t *)at, c->divisor, n);
         else decimals_f64((double *)values, (const int32_t *)at, c->divisor, n);
     }
-    uint8_t *out = (uint8_t *)(uintptr_t)to->out + (int64_t)from * to->out_stride;
-    if (to->as_float && !(to->kind == 'f' && to->width == 4)) {
-        to_float(cast, found, to->kind, to->width, n);
-        scatter(out, to->out_stride, cast, 4, n);
-    } else {
-        scatter(out, to->out_stride, found, to->width, n);
+    if (!to->as_float || (to->kind == 'f' && to->width == 4)) return found;
+    to_float(cast, found, to->kind, to->width, n);
+    return cast;
+}
+
+static void write_tile(const hw_point_column *columns, column_plan *plan, uint32_t count, uint8_t *slots, size_t from, size_t n) {
+    const uint32_t *values[4];
+    for (uint32_t k = 0; k < count;) {
+        const hw_point_column *to = &columns[k];
+        uint32_t side = 0; /* columns from k on that are 4 bytes wide and side by side */
+        while (side < 4 && k + side < count && to[side].wanted && (to[side].width == 4 || to[side].as_float) &&
+               to[side].out == to->out + 4 * side && to[side].out_stride == to->out_stride)
+            side++;
+        uint8_t *out = (uint8_t *)(uintptr_t)to->out + (int64_t)from * to->out_stride;
+        if (side == 4) {
+            for (int j = 0; j < 4; j++) values[j] = tile_values(&to[j], &plan[k + j], slots + j * SLOT_BYTES, from, n);
+            scatter4(out, to->out_stride, values, n);
+            k += 4;
+        } else {
+            if (to->wanted) scatter(out, to->out_stride, tile_values(to, &plan[k], slots, from, n), to->as_float ? 4 : to->width, n);
+            k++;
+        }
     }
 }
 
@@ -280,9 +371,9 @@ static int decode(context *work, const uint8_t *data, size_t size, uint32_t poin
     if (length < head) return corrupt(message, "too few bytes for the column descriptors");
 
     size_t histories = 0, streams = 0;
-    uint8_t *tile = hw_reserve(&work->plans, TILE_BYTES + (size_t)count * (sizeof(column_plan) + MOST_STRIDE * 8));
-    column_plan *plan = (column_plan *)(tile + TILE_BYTES);
-    if (tile == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %u columns", count), HW_NO_MEMORY;
+    uint8_t *slots = hw_reserve(&work->plans, 4 * SLOT_BYTES + (size_t)count * (sizeof(column_plan) + MOST_STRIDE * 8));
+    column_plan *plan = (column_plan *)(slots + 4 * SLOT_BYTES);
+    if (slots == NULL) return snprintf(message, HW_MESSAGE_BYTES, "no memory for %u columns", count), HW_NO_MEMORY;
     uint8_t *history = (uint8_t *)(plan + count);
     for (uint32_t k = 0; k < count; k++) {
         if (!read_descriptor(&plan[k], body + (size_t)k * DESCRIPTOR, &columns[k], points))
@@ -305,7 +396,7 @@ static int decode(context *work, const uint8_t *data, size_t size, uint32_t poin
         }
         for (uint32_t k = 0; k < count; k++) {
             column_plan *c = &plan[k];
-            int planes = c->plain ? 1 : c->stored, wanted = columns[k].out != 0;
+            int planes = c->plain ? 1 : c->stored, wanted = columns[k].wanted;
             for (int s = 0; s < planes + (c->patches > 0); s++) {
                 size_t expected = s == planes ? (size_t)c->patches * (4u + columns[k].width) : (size_t)points * (c->plain ? c->stored : 1);
                 int mode = one_frame ? AS_IS : entry[0];
@@ -333,11 +424,10 @@ static int decode(context *work, const uint8_t *data, size_t size, uint32_t poin
     }
     for (size_t from = 0; from < points; from += TILE) {
         size_t n = points - from < TILE ? points - from : TILE;
-        for (uint32_t k = 0; k < count; k++)
-            if (columns[k].out) write_tile(&columns[k], &plan[k], tile, from, n);
+        write_tile(columns, plan, count, slots, from, n);
     }
     for (uint32_t k = 0; k < count; k++)
-        if (columns[k].out && plan[k].patches && write_patches(&columns[k], &plan[k], points, message) != HW_OK) return HW_CORRUPT;
+        if (columns[k].wanted && plan[k].patches && write_patches(&columns[k], &plan[k], points, message) != HW_OK) return HW_CORRUPT;
     return HW_OK;
 }
 

@@ -6,12 +6,13 @@
 
 /* One scalar of a record: what the schema says it is, and where its values go. */
 typedef struct {
-    uint64_t out;                     /* address of the first value, or 0: not wanted, streams are not decompressed */
+    uint64_t out;                     /* address of the first value */
     int64_t out_stride;               /* bytes to the next */
     uint8_t kind;                     /* 'b' 'i' 'u' 'f' */
     uint8_t width;                    /* bytes of a value: 1, 2, 4, 8 */
     uint8_t as_float;                 /* cast to float32 */
-    uint8_t reserved[5];
+    uint8_t wanted;                   /* 0: nothing is written, and its streams are not decompressed */
+    uint8_t reserved[4];
 } hw_point_column;
 
 /* Decode a payload of exactly `points` points and `count` columns. Every size in it is checked before use; the answer is
