@@ -1,0 +1,89 @@
+"""The `headway bench` group: one command a bench, each ending with the JSON of `result`. Benches measure, never assert."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..formats import UsageError
+from ..tools.console import human_bytes, human_time, report, say
+from ..tools.progress import Bar
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    help="Measure what this node can sustain. Each bench prints its numbers and, with --json, writes them with machine, "
+    "versions and conditions.",
+)
+
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result here as JSON (bench/result.py says which).")
+]
+
+
+class _Name(StrEnum):
+    W1 = "W1"
+    W2 = "W2"
+    W3 = "W3"
+    W4 = "W4"
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `bench` a group however few commands it has."""
+
+
+@app.command(
+    "make-data",
+    epilog="Example: headway bench make-data W1 /tmp/w1 --samples 40",
+    help="Write a synthetic workload with the statistics of a real one. W1: six 1600×900 cameras, LiDAR, trajectory, boxes. "
+    "W2: pictures and labels. W3: trajectories. W4: LiDAR sweeps. The same seed gives the same bytes.",
+)
+def _make_data(
+    name: Annotated[_Name, typer.Argument(metavar="W1|W2|W3|W4", help="Which workload.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty, or holding the same workload, finished or not.")],
+    samples: Annotated[int | None, typer.Option(help="Samples to describe; by default 400, 4,000, 200,000 or 1,000.")] = None,
+    cameras: Annotated[int | None, typer.Option(help="Images a sample (W1, W2).")] = None,
+    image: Annotated[str | None, typer.Option(metavar="HxW", help="Image size, such as 450x800 (W1, W2).")] = None,
+    points: Annotated[int | None, typer.Option(help="Points of the largest sweep (W1, W4).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed gives other samples of the same kind.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Images made at once.")] = 2,
+    json_path: JsonOption = None,
+) -> None:
+    from .machine import NoiseMeter
+    from .make_data import make_data
+    from .result import Result, write_result
+    from .workloads import workload
+
+    load = workload(name.value, samples=samples, cameras=cameras, image=_image_size(image), points=points, seed=seed)
+    report(f"making {load.name}: {load.samples:,} samples, {load.distinct_images} images, {load.distinct_sweeps} sweeps")
+    started = time.monotonic()
+    with NoiseMeter() as meter, Bar("files") as bar:
+        stored = make_data(load, directory, threads=threads, progress=bar)
+    wall = time.monotonic() - started
+    size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    images = [path.stat().st_size for path in (directory / "images").glob("*.jpg")]
+    summary = {"samples": len(stored), "bytes": size, "mean_image_bytes": round(sum(images) / len(images)) if images else None}
+    say(f"{load.name}: {len(stored):,} samples, {human_bytes(size)} in {str(directory)!r}, {human_time(wall)}")
+    if json_path is not None:
+        conditions = dict(stored.parameters)
+        row = {"workload": load.name, "files": len(images) + load.distinct_sweeps + 2, **summary}
+        write_result(
+            Result(bench="make-data", rows=[row], conditions=conditions, summary=summary, wall_s=wall, noise=meter.noise),
+            json_path,
+        )
+
+
+def _image_size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    height, _, width = text.lower().partition("x")
+    if not (height.isdigit() and width.isdigit()):
+        raise UsageError(f"--image {text!r} is not HEIGHTxWIDTH; write for example 450x800")
+    return int(height), int(width)
