@@ -1,0 +1,93 @@
+"""`headway <command>`: look at sets, check and convert them, explain a plan, measure.
+
+Commands import what they need when they run, so that `headway --help` is quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from ..bench.main import app as bench_app
+from ..formats import UsageError
+from .console import report, run_app, say
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="headway",
+    no_args_is_help=True,
+    help="Packed sets for driving and robotics training: look inside, check, convert, explain the order, measure.\n\n"
+    "`pack-dataset` makes sets. In Python: `from headway import DataLoader`.",
+    epilog="Exit codes: 0 done, 1 a bug, 2 usage, 4 a damaged or unfinished set, 5 I/O, 6 stalled, 8 no space, 130 interrupted.",
+)
+
+SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="Folder of a packed set.")]
+
+
+@app.command(
+    epilog="Examples: headway show sets/mini · headway show sets/mini scene-0061 0 --png frame.png · "
+    "headway show sets/mini scene-0061 0 --export frame/",
+    help="Show what a set holds: drives, sensors, frames, bytes, codecs, windows possible. With DRIVE, that drive; with DRIVE "
+    "FRAME, that frame, its picture (--png) or its payloads as files (--export).",
+)
+def show(
+    location: SetArgument,
+    drive: Annotated[str | None, typer.Argument(metavar="[DRIVE]", help="Name of a drive.", show_default=False)] = None,
+    frame: Annotated[
+        int | None, typer.Argument(metavar="[FRAME]", help="Number of a frame in that drive, from 0.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write each payload of the frame as a file, with the source's bytes.")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw cameras, points, boxes and paths of the frame (.png or .jpg).")
+    ] = None,
+) -> None:
+    import json
+
+    from ..formats.packed_set import open_set
+    from . import show as showing
+
+    if (export or png) and frame is None:
+        raise UsageError("--export and --png need a frame: headway show SET DRIVE FRAME --png FILE")
+    with open_set(location) as packed:
+        if drive is None:
+            if as_json:
+                say(json.dumps(showing.set_facts(packed), indent=1))
+            else:
+                showing.print_set(packed)
+            return
+        number = packed.drive_index(drive)
+        if frame is None:
+            showing.print_drive(packed, number, as_json=as_json)
+            return
+        at = showing.global_frame(packed, number, frame)
+        if export is not None:
+            files = showing.export_frame(packed, at, export)
+            report(f"wrote {len(files)} files into {str(export)!r}")
+        if png is not None:
+            from ._set_scene import scene_from_set
+            from .picture import overview, write_picture
+
+            write_picture(overview(scene_from_set(packed, at)), png)
+            report(f"wrote {str(png)!r}")
+        if as_json or not (export or png):
+            showing.print_frame(packed, at, as_json=as_json)
+
+
+app.add_typer(bench_app, name="bench")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run `headway`."""
+    run_app(lambda: app, "headway", list(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == "__main__":
+    main()
