@@ -38,6 +38,7 @@ _CAMERA_COLUMNS: Final = (
     Column(name="height", dtype="int32", unit="px"),
 )
 _LICENCES: Final = {
+    "v1.0-synthetic": "synthetic drives of headway's own making: Apache-2.0",
     "v1.01": "Lyft Level 5 perception data: CC BY-NC-SA 4.0",
     "v1.0": "nuScenes: CC BY-NC-SA 4.0 and the Motional dataset terms (non-commercial)",
 }
