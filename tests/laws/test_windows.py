@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from headway.loader.view import View
 from headway.loader.window import Window
-
-from ..loader.memory_set import MemorySet, camera, lidar
+from tests.loader.memory_set import MemorySet, camera, lidar
 
 MS = 10**6
 # As large as today's clocks: what is lost in a double shows.
