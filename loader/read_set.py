@@ -122,7 +122,7 @@ def resolve_window(
         right = np.stack([each.right for each in found if each.right is not None], -1)
         fraction = np.stack([each.fraction for each in found if each.fraction is not None], -1)
     valid = rows >= 0
-    steps = np.broadcast_to(np.array(window.steps, np.int64), valid.shape[:2])
+    steps = np.broadcast_to(grid.steps, valid.shape[:2])
     anchor = grid.anchor
     if window.choose == "all":
         complete = (valid | ~asked_for).all((1, 2)) & valid[:, anchor].all(-1)

@@ -56,16 +56,17 @@ def bracket(timeline: StampedRows, drives: Int64, asked: Int64) -> tuple[Int64, 
     """Return the last rows at or before, and the first at or after, `asked` (n, …) in `drives` (n,)."""
     left = np.full(asked.shape, -1, np.int64)
     right = np.full(asked.shape, -1, np.int64)
-    starts = timeline.starts
-    for drive in np.unique(drives).tolist():
+    order = np.argsort(drives, kind="stable")
+    cuts = np.flatnonzero(np.diff(drives[order])) + 1
+    for members in np.split(order, cuts) if len(order) else ():
+        drive = int(drives[members[0]])
         stamps = timeline.stamps(drive)
         if not len(stamps):
             continue
-        members = np.flatnonzero(drives == drive)
         question = asked[members]
         before = np.searchsorted(stamps, question, side="right") - 1
         after = np.searchsorted(stamps, question, side="left")
-        first = int(starts[drive])
+        first = int(timeline.starts[drive])
         left[members] = np.where(before >= 0, first + before, -1)
         right[members] = np.where(after < len(stamps), first + after, -1)
     return left, right

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -98,20 +99,8 @@ class Window:
         return None if self.tolerance is None else duration_ns(self.tolerance, "tolerance")
 
     def grid(self) -> Grid:
-        """Return the steps as offsets from the anchor."""
-        steps, stride = self.steps, self.stride
-        past_ns = future_ns = None
-        if isinstance(stride, int):
-            unit: Literal["payloads", "frames", "ns"] = "payloads"
-            offsets = [step * stride for step in steps]
-            past_ns = None if isinstance(self.past, int) else duration_ns(self.past, "past")
-            future_ns = None if isinstance(self.future, int) else duration_ns(self.future, "future")
-        elif _FRAMES.fullmatch(stride):
-            unit, offsets = "frames", [step * _frames(stride) for step in steps]
-        else:
-            # Each offset is rounded on its own: adding up a rounded period drifts (1/30 s is no whole number of ns).
-            unit, offsets = "ns", [round(step * _duration(stride, "stride")) for step in steps]
-        return Grid(unit=unit, offsets=np.array(offsets, np.int64), anchor=steps.index(0), past_ns=past_ns, future_ns=future_ns)
+        """Return the steps as offsets from the anchor; worked out once per window."""
+        return _grid(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the window as plain data, for the view id."""
@@ -190,12 +179,34 @@ class Grid:
     """A window's steps as offsets from its anchor, ascending."""
 
     unit: Literal["payloads", "frames", "ns"]
+    steps: NDArray[np.int64]
+    """(P,) step numbers; 0 at `anchor`."""
     offsets: NDArray[np.int64]
-    """(T,); 0 at `anchor`."""
+    """(P,) in `unit`; 0 at `anchor`."""
     anchor: int
     past_ns: int | None = None
     """Payloads further back than this from the anchor are not part of the window; None: no such limit."""
     future_ns: int | None = None
+
+
+@lru_cache(maxsize=256)
+def _grid(window: Window) -> Grid:
+    steps, stride = window.steps, window.stride
+    past_ns = future_ns = None
+    if isinstance(stride, int):
+        unit: Literal["payloads", "frames", "ns"] = "payloads"
+        offsets = [step * stride for step in steps]
+        past_ns = None if isinstance(window.past, int) else duration_ns(window.past, "past")
+        future_ns = None if isinstance(window.future, int) else duration_ns(window.future, "future")
+    elif _FRAMES.fullmatch(stride):
+        unit, offsets = "frames", [step * _frames(stride) for step in steps]
+    else:
+        # Each offset is rounded on its own: adding up a rounded period drifts (1/30 s is no whole number of ns).
+        period = _duration(stride, "stride")
+        unit, offsets = "ns", [round(step * period) for step in steps]
+    numbers = np.array([steps, offsets], np.int64)
+    numbers.setflags(write=False)
+    return Grid(unit=unit, steps=numbers[0], offsets=numbers[1], anchor=steps.index(0), past_ns=past_ns, future_ns=future_ns)
 
 
 def duration_ns(text: str, what: str) -> int:
