@@ -36,8 +36,8 @@ __all__ = [
 
 Value = Literal["token", "text", "integer", "number", "stamp", "flag", "vector", "matrix", "tokens"]
 
-DOWNLOAD: Final = "the tables are incomplete or of different versions; download the metadata again"
-"""The remedy for what only the provider can have got right."""
+DOWNLOAD: Final = "download the metadata again"
+"""The remedy where tables are incomplete or of different versions."""
 _BATCH_ROWS: Final = 65_536
 _TOKEN_BYTES: Final = 128
 _LISTED: Final = 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headway.formats import pose
+from headway.formats import PackedSet, PackOptions, open_set, pack, pose
+from headway.formats.adapters import SourceSpec
 from headway.formats.adapters.nuscenes import NuScenes, NuScenesOptions
 from headway.formats.source import SourceDrive
 
@@ -132,3 +134,50 @@ def test_points_in_boxes_agree_with_the_labels(drive: SourceDrive) -> None:
 def test_map_is_attached(root: Path, drive: SourceDrive) -> None:
     attached = {item.name: item.read() for item in drive.attachments}
     assert attached == {"maps/placeholder.png": (root / "maps" / "placeholder.png").read_bytes()}
+
+
+@pytest.fixture(params=["arrow", "tar"])
+def packed(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[PackedSet]:
+    pack(
+        SourceSpec(kind="nuscenes", path=str(root), options={"version": "v1.0-mini"}),
+        tmp_path / "set",
+        PackOptions(format=request.param, workers=1),
+    )
+    with open_set(tmp_path / "set") as opened:
+        yield opened
+
+
+def test_packed_set_gives_every_byte_back(root: Path, drive: SourceDrive, packed: PackedSet) -> None:
+    assert (len(packed), len(packed.drives)) == (1, 1)
+    frame = np.array([0])
+    for channel in (*CAMERAS, "LIDAR_TOP"):
+        row = row_of(root, channel)
+        timeline = packed.timeline(channel)
+        own = packed.own(channel, frame)
+        assert own.tolist() == [0]
+        assert timeline.stamps(0).tolist() == [row["timestamp"] * 1000]
+        for name, values in drive.timelines[channel].columns.items():
+            assert timeline.take(name, own).tobytes() == values.tobytes()
+        value = timeline.value(0)
+        data = value.tobytes() if isinstance(value, np.ndarray) else value
+        assert data == (root / row["filename"]).read_bytes()
+    assert packed.attachment(SCENE, "maps/placeholder.png") == (root / "maps" / "placeholder.png").read_bytes()
+
+
+def test_packed_points_still_lie_in_their_boxes(drive: SourceDrive, packed: PackedSet) -> None:
+    lidar = packed.timeline("LIDAR_TOP")
+    points, labels = lidar.value(0), packed.timeline("boxes").value(0)
+    assert isinstance(points, np.ndarray)
+    assert isinstance(labels, dict)
+    assert len(labels["track_id"]) == 68
+    rows = np.array([0])
+    to_world = pose.to_matrix(pose.compose(lidar.take("ego_to_world", rows)[0], lidar.take("sensor_to_ego", rows)[0]))
+    xyz = np.stack([points["x"], points["y"], points["z"]], 1).astype(np.float64)
+    counts = points_in_boxes(xyz @ to_world[:3, :3].T + to_world[:3, 3], labels)
+    assert int((np.abs(counts - labels["lidar_points"]) <= 2).sum()) >= 64
+    read = drive.timelines["boxes"].read
+    assert read is not None
+    source = read(0)
+    assert isinstance(source, dict)
+    for name, values in source.items():
+        assert np.array_equal(np.asarray(labels[name]), np.asarray(values), equal_nan=name == "velocity")

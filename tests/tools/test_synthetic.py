@@ -151,7 +151,7 @@ def test_tables_link_up_as_nuscenes_wants(root: Path) -> None:
 
 
 def test_points_lie_on_the_pixels_of_their_boxes(sharp: SourceDrive) -> None:
-    """Of the points inside a box that a camera sees unhidden, 95 % fall onto that box's own colour."""
+    """Of the points inside a box that a camera sees unhidden, 99 % fall onto that box's own colour."""
     world = make_world(0, 0, 0.5)
     hues = np.array([colorsys.rgb_to_hsv(*thing.colour)[0] for thing in world.things])
     hit = total = 0
@@ -167,13 +167,13 @@ def test_points_lie_on_the_pixels_of_their_boxes(sharp: SourceDrive) -> None:
             hit += int((apart < 0.04).sum())
             total += int(seen.sum())
     assert total > 2000
-    assert hit >= 0.95 * total
+    assert hit >= 0.99 * total
 
 
 def _visible(
     drive: SourceDrive, camera: str, sample: int, points: NDArray[np.float64], world: World
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.uint8]]:
-    """Return which points lie in a box and before the camera unhidden, their box, and the pixel each falls onto."""
+    """Return of the points in boxes: which the camera sees unhidden, their box, and the pixel each falls onto."""
     timeline = drive.timelines[camera]
     assert timeline.own is not None
     row = int(timeline.own[sample])
@@ -190,6 +190,7 @@ def _visible(
             of_box[inside] = number
             # The camera looked up to 43 ms earlier: carry the points along with the box they are on.
             moved[inside] = local[inside] @ pose.rotation_matrix(after[number, 3:]).T + after[number, :3]
+    of_box, moved = of_box[of_box >= 0], moved[of_box >= 0]
     to_world = pose.compose(timeline.columns["ego_to_world"][row], timeline.columns["sensor_to_ego"][row])
     matrix = pose.to_matrix(pose.invert(to_world))
     rays = (moved @ matrix[:3, :3].T + matrix[:3, 3]) @ timeline.columns["intrinsics"][row].T
@@ -197,7 +198,7 @@ def _visible(
     height, width = image.shape[:2]
     ahead = rays[:, 2] > 0.5
     u, v = (np.floor(rays[:, axis] / np.where(ahead, rays[:, 2], 1)).astype(int) for axis in (0, 1))
-    seen = (of_box >= 0) & ahead & (u >= 0) & (u < width) & (v >= 0) & (v < height)
+    seen = ahead & (u >= 0) & (u < width) & (v >= 0) & (v < height)
     for number in range(len(after)):
         seen &= (of_box == number) | ~_blocks(after[number], sizes[number], to_world[:3], moved)
     return seen, of_box, image[np.clip(v, 0, height - 1), np.clip(u, 0, width - 1)]
