@@ -145,7 +145,7 @@ class Manifest:
         return sum(part.frames for drive in self.drives for part in drive.parts)
 
     @property
-    def bytes(self) -> int:
+    def stored_bytes(self) -> int:
         """Bytes of all data and index files."""
         return sum(shard.data.bytes + (shard.index.bytes if shard.index else 0) for shard in self.shards)
 
@@ -289,15 +289,27 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
             {
                 "name": drive.name,
                 "attributes": dict(drive.attributes),
-                "attachments": [
-                    {"name": file.name, "media_type": file.media_type, "bytes": file.bytes, "sha256": file.sha256}
-                    for file in drive.attachments
-                ],
+                "attachments": [attached_to_json(file) for file in drive.attachments],
                 "parts": [{"shard": part.shard, "frames": part.frames, "rows": list(part.rows)} for part in drive.parts],
             }
             for drive in manifest.drives
         ],
     }
+
+
+def attached_to_json(file: AttachedFile) -> dict[str, Any]:
+    """Return one attachment's manifest entry."""
+    return {"name": file.name, "media_type": file.media_type, "bytes": file.bytes, "sha256": file.sha256}
+
+
+def attached_from_json(file: dict[str, Any]) -> AttachedFile:
+    """Rebuild an attachment from its manifest entry."""
+    return AttachedFile(
+        name=_text(file["name"]),
+        media_type=_text(file["media_type"]),
+        bytes=_count(file["bytes"]),
+        sha256=_hex(file["sha256"], 64),
+    )
 
 
 def shard_to_json(shard: Shard) -> dict[str, Any]:
@@ -369,15 +381,7 @@ def _drive_from_json(item: dict[str, Any], sensors: int, shards: int) -> Drive:
     return Drive(
         name=_text(item["name"]),
         attributes=attributes,
-        attachments=tuple(
-            AttachedFile(
-                name=_text(file["name"]),
-                media_type=_text(file["media_type"]),
-                bytes=_count(file["bytes"]),
-                sha256=_hex(file["sha256"], 64),
-            )
-            for file in item["attachments"]
-        ),
+        attachments=tuple(attached_from_json(file) for file in item["attachments"]),
         parts=parts,
     )
 

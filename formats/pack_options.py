@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, get_args
 
 from .errors import UsageError
+from .image_facts import with_facts
 from .limits import DEFAULT_LIMITS, Limits
 from .schema import Schema
 from .shard import ShardKind
@@ -70,7 +71,7 @@ class PackOptions:
             raise UsageError("overwrite and resume exclude each other: resume continues a run that never published")
 
     def packed_schema(self, schema: Schema) -> Schema:
-        """Return the schema of the set: sensors chosen, point codecs set."""
+        """Return the schema of the set: sensors chosen, point codecs set, columns for image facts added."""
         chosen = schema.sensors
         if self.sensors is not None:
             unknown = sorted(set(self.sensors) - set(schema.by_name))
@@ -84,4 +85,4 @@ class PackOptions:
                 replace(sensor, codec=self.points_codec) if sensor.kind == "points" and sensor.codec is not None else sensor
                 for sensor in chosen
             )
-        return Schema(reference=schema.reference, sensors=chosen)
+        return Schema(reference=schema.reference, sensors=tuple(with_facts(sensor) for sensor in chosen))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,13 +14,16 @@ from numpy.typing import NDArray
 
 from .adapters import SourceSpec, open_source
 from .codec import encode
-from .errors import DecodeError, HeadwayError, LimitExceeded, Problem, SourceError
+from .errors import DecodeError, LimitExceeded, Problem, SourceError
 from .filing import Filing, file_rows
+from .image_facts import ImageFacts
+from .integrity import HashedWriter
+from .manifest import AttachedFile
 from .pack_options import PackOptions
-from .schema import Schema, Sensor
-from .shard import FinishedShard, PartRows, ShardBuilder
+from .schema import Sensor
+from .shard import DriveShare, FinishedShard, PartRows, ShardBuilder, SourceFacts
 from .shard_plan import Piece
-from .source import Source, SourceDrive, SourceTimeline
+from .source import DriveListing, Source, SourceDrive, SourceTimeline
 
 __all__ = ["PackedShards", "ShardTask", "pack_shard"]
 
@@ -45,13 +50,13 @@ class PackedShards:
     kept: tuple[Problem, ...]
 
 
-def pack_shard(task: ShardTask, advance: Callable[[int], None] | None = None) -> PackedShards:
+def pack_shard(task: ShardTask, advance: Callable[[int], None]) -> PackedShards:
     """Write the shard of `task`; on any error nothing of it stays in the staging directory.
 
-    `advance` is told the payload bytes written so far, bit by bit.
+    `advance` is told, frame by frame, the share of the source's bytes that is done; it may raise to stop the work.
     """
     source = _source(task.source.kind, task.source.path, tuple(sorted(task.source.options.items())))
-    return _Packing(task, source, task.options.packed_schema(source.schema), advance or (lambda amount: None)).run()
+    return _Packing(task, source, advance).run()
 
 
 @lru_cache(maxsize=1)
@@ -63,11 +68,11 @@ def _source(kind: str, path: str, options: tuple[tuple[str, str | int | float | 
 class _Packing:
     """State of one shard task."""
 
-    def __init__(self, task: ShardTask, source: Source, schema: Schema, advance: Callable[[int], None]) -> None:
+    def __init__(self, task: ShardTask, source: Source, advance: Callable[[int], None]) -> None:
         self.task = task
         self.options = task.options
         self.source = source
-        self.schema = schema
+        self.schema = task.options.packed_schema(source.schema)
         self.advance = advance
         self.finished: list[FinishedShard] = []
         self.rejected: list[Problem] = []
@@ -75,9 +80,10 @@ class _Packing:
         self.builder: ShardBuilder | None = None
 
     def run(self) -> PackedShards:
+        listings = {listing.name: listing for listing in self.source.listings}
         try:
             for piece in self.task.pieces:
-                self._pack_piece(piece)
+                self._pack_piece(piece, listings[piece.drive])
             self._finish()
         except BaseException:
             if self.builder is not None:
@@ -88,9 +94,11 @@ class _Packing:
             raise
         return PackedShards(shards=tuple(self.finished), rejected=tuple(self.rejected), kept=tuple(self.kept))
 
-    def _pack_piece(self, piece: Piece) -> None:
+    def _pack_piece(self, piece: Piece, listing: DriveListing) -> None:
         drive = self.source.open_drive(piece.drive)
-        timelines = {sensor.name: _checked_timeline(drive, sensor, piece.drive) for sensor in self.schema.sensors}
+        timelines = {sensor.name: _checked_timeline(drive, sensor, self.source, piece) for sensor in self.schema.sensors}
+        if self.options.bad_images == "reject":
+            self._drop_bad_frames(timelines, piece)
         reference = timelines[self.schema.reference].stamps
         if not len(reference):
             raise SourceError(f"cannot pack drive {piece.drive!r}: its reference sensor {self.schema.reference!r} has no rows")
@@ -99,14 +107,24 @@ class _Packing:
             timeline = timelines[sensor.name]
             own = np.arange(len(reference)) if sensor.name == self.schema.reference else timeline.own
             filings[sensor.name] = file_rows(reference, timeline.stamps, own, what=f"{sensor.name!r} of drive {piece.drive!r}")
+        attachments = _attach(drive, piece, self.task) if piece.index == 0 else ()
         frames = piece.frames(len(reference))
         limit = self.options.shard_bytes + self.options.shard_bytes // 2
         while frames:
-            part = _Part(self, piece.drive, timelines, filings, frames.start)
             builder = self._builder()
-            builder.begin(piece.drive, frames.start)
+            share = DriveShare(
+                name=piece.drive,
+                first=frames.start,
+                frames=len(reference),
+                attributes=listing.attributes,
+                attachments=attachments if frames.start == 0 else (),
+            )
+            builder.begin(share)
+            part = _Part(self, builder, piece.drive, timelines, filings, frames.start)
             for frame in frames:
-                part.add_frame(builder, frame)
+                part.add_frame(frame)
+                total = len(reference)
+                self.advance(listing.source_bytes * (frame + 1) // total - listing.source_bytes * frame // total)
                 if builder.payload_bytes > limit and frame + 1 < frames.stop:
                     break
             frames = range(frame + 1, frames.stop)
@@ -114,21 +132,65 @@ class _Packing:
             if builder.payload_bytes > limit:
                 self._finish()
 
+    def _drop_bad_frames(self, timelines: dict[str, SourceTimeline], piece: Piece) -> None:
+        """Leave out rows of an image reference that would be rejected: a frame is a row of the reference that is in the set."""
+        sensor = self.source.schema.sensor(self.schema.reference)
+        timeline = timelines[sensor.name]
+        if sensor.kind != "image" or timeline.read is None:
+            return
+        read, origin = timeline.read, timeline.origin
+        facts, good = ImageFacts(sensor, self.options.limits), []
+        for row in range(len(timeline.stamps)):
+            problem: Exception | None
+            try:
+                data = read(row)
+                problem = facts.add(data) if isinstance(data, bytes) else None
+            except (DecodeError, OSError) as error:
+                problem = error
+            if problem is None:
+                good.append(row)
+            elif piece.index == 0:  # every piece of a drive sees the whole reference; one reports
+                self.rejected.append(_problem(problem, sensor, timeline, row))
+                self._builder().rejected += 1
+        if len(good) == len(timeline.stamps):
+            return
+        kept = np.array(good, np.int64)
+        timelines[sensor.name] = SourceTimeline(
+            stamps=timeline.stamps[kept],
+            columns={name: values[kept] for name, values in timeline.columns.items()},
+            read=lambda row: read(good[row]),
+            origin=lambda row: origin(good[row]),
+        )
+        for name, other in timelines.items():
+            if other.own is not None and name != sensor.name:
+                timelines[name] = SourceTimeline(
+                    stamps=other.stamps, columns=other.columns, read=other.read, origin=other.origin, own=other.own[kept]
+                )
+
     def _builder(self) -> ShardBuilder:
         if self.builder is None:
-            stem = f"shard-{self.task.number:05d}-{len(self.finished):03d}"
-            self.builder = ShardBuilder(Path(self.task.staging), stem, schema=self.schema, kind=self.options.format)
+            self.builder = ShardBuilder(
+                Path(self.task.staging),
+                f"shard-{self.task.number:05d}-{len(self.finished):03d}",
+                schema=self.schema,
+                kind=self.options.format,
+                facts=SourceFacts(source=self.source.kind, licence=self.source.licence),
+            )
         return self.builder
 
     def _finish(self) -> None:
-        if self.builder is not None:
+        if self.builder is None:
+            return
+        if self.builder.empty:  # the pieces of a drive with fewer frames than pieces
+            self.builder.discard()
+        else:
             if self.builder.payload_bytes > self.options.limits.shard_bytes:
                 raise LimitExceeded(
                     f"cannot write shard {self.builder.stem!r}: {self.builder.payload_bytes} payload bytes, limit "
                     f"{self.options.limits.shard_bytes}; a single frame is that big: raise Limits.shard_bytes"
                 )
             self.finished.append(self.builder.finish())
-            self.builder = None
+        self.builder = None
 
 
 class _Part:
@@ -137,12 +199,14 @@ class _Part:
     def __init__(
         self,
         packing: _Packing,
+        builder: ShardBuilder,
         drive: str,
         timelines: Mapping[str, SourceTimeline],
         filings: Mapping[str, Filing],
         first: int,
     ) -> None:
         self.packing = packing
+        self.builder = builder
         self.drive = drive
         self.timelines = timelines
         self.filings = filings
@@ -151,8 +215,10 @@ class _Part:
         self.counts: list[list[int]] = [[] for _ in self.sensors]
         self.own: list[list[int]] = [[] for _ in self.sensors]
         self.taken: list[list[int]] = [[] for _ in self.sensors]
+        declared = packing.source.schema
+        self.facts = [ImageFacts(declared.sensor(sensor.name), packing.options.limits) for sensor in self.sensors]
 
-    def add_frame(self, builder: ShardBuilder, frame: int) -> None:
+    def add_frame(self, frame: int) -> None:
         """Add what is filed under one frame."""
         for at, sensor in enumerate(self.sensors):
             filing = self.filings[sensor.name]
@@ -161,7 +227,7 @@ class _Part:
                 self.counts[at].append(stop - start)
                 self.own[at].append(own - start if own >= 0 else -1)
                 continue
-            rows = list(self._stored(builder, at, sensor, frame, range(start, stop), own))
+            rows = list(self._stored(at, sensor, frame, range(start, stop), own))
             self.counts[at].append(len(rows))
             self.own[at].append(rows.index(own) if own in rows else -1)
             self.taken[at] += rows
@@ -174,50 +240,111 @@ class _Part:
             chosen: slice | NDArray[np.int64] = slice(int(filing.starts[self.first]), int(filing.starts[end]))
             if sensor.codec is not None:
                 chosen = np.array(self.taken[at], np.int64)
+            facts = self.facts[at].columns()
             parts.append(
                 PartRows(
                     counts=np.array(self.counts[at], np.int64),
                     own=np.array(self.own[at], np.int32),
                     stamps=np.asarray(timeline.stamps, np.int64)[chosen],
-                    columns={column.name: np.asarray(timeline.columns[column.name])[chosen] for column in sensor.columns},
+                    columns={
+                        column.name: facts[column.name] if column.name in facts else timeline.columns[column.name][chosen]
+                        for column in sensor.columns
+                    },
                 )
             )
         return parts
 
-    def _stored(self, builder: ShardBuilder, at: int, sensor: Sensor, frame: int, rows: range, own: int) -> Iterator[int]:
-        timeline = self.timelines[sensor.name]
+    def _stored(self, at: int, sensor: Sensor, frame: int, rows: range, own: int) -> Iterator[int]:
+        """Store the payloads of some rows, and yield the rows that were taken."""
+        timeline, policy = self.timelines[sensor.name], self.packing.options.bad_images
         for row in rows:
-            stamp = int(timeline.stamps[row])
-            data = self._read(sensor, timeline, row, stamp)
-            builder.add(at, data, frame=frame, stamp_ns=stamp, own=row == own)
-            self.packing.advance(len(data))
+            data, bad = self._read(at, sensor, timeline, row)
+            if bad is not None:
+                problem = _problem(bad, sensor, timeline, row)
+                if policy == "fail" or (policy == "keep" and data is None):
+                    remedy = "mend it" if policy == "keep" or sensor.kind != "image" else "mend it, or pass --bad-images"
+                    raise SourceError(f"cannot pack drive {self.drive!r}: a payload is bad; {remedy}", [problem]) from bad
+                if policy == "reject":
+                    if data is not None:
+                        self.facts[at].drop()
+                    self.packing.rejected.append(problem)
+                    self.builder.rejected += 1
+                    continue
+                self.packing.kept.append(problem)
+            assert data is not None
+            self.builder.add(at, data, frame=frame, stamp_ns=int(timeline.stamps[row]), own=row == own)
             yield row
 
-    def _read(self, sensor: Sensor, timeline: SourceTimeline, row: int, stamp: int) -> bytes:
+    def _read(self, at: int, sensor: Sensor, timeline: SourceTimeline, row: int) -> tuple[bytes | None, Exception | None]:
+        """Read and encode one payload. For images also return what is wrong; other kinds are right or raise."""
         options = self.packing.options
         assert timeline.read is not None
         try:
             data = encode(sensor, timeline.read(row), precision_mm=options.precision_mm, drop_nan=options.drop_nan)
         except (DecodeError, OSError, SourceError) as error:
-            if isinstance(error, OSError) and not isinstance(error, HeadwayError) and error.filename is None:
-                raise
-            problem = Problem(path=timeline.origin(row), reason=str(error), sensor=sensor.name, stamp_ns=stamp, code="unreadable")
+            if sensor.kind == "image":
+                return None, error
+            problem = _problem(error, sensor, timeline, row)
             raise SourceError(f"cannot pack drive {self.drive!r}: a payload cannot be read", [problem]) from error
         if len(data) > options.limits.payload_bytes:
             raise LimitExceeded(
-                f"cannot pack {timeline.origin(row)} (sensor {sensor.name!r}, stamp {stamp}): {len(data)} bytes, limit "
+                f"cannot pack {timeline.origin(row)} (sensor {sensor.name!r}): {len(data)} bytes, limit "
                 f"{options.limits.payload_bytes}; raise Limits.payload_bytes if it is that big on purpose"
             )
-        return data
+        return data, self.facts[at].add(data) if sensor.kind == "image" else None
 
 
-def _checked_timeline(drive: SourceDrive, sensor: Sensor, name: str) -> SourceTimeline:
-    """The sensor's timeline, empty if the drive lacks it; stamps ascend, columns are what the schema says."""
+def _problem(error: Exception, sensor: Sensor, timeline: SourceTimeline, row: int) -> Problem:
+    if isinstance(error, SourceError):
+        if error.problems:
+            return error.problems[0]
+        reason, code = error.message, "bad"
+    elif isinstance(error, FileNotFoundError):
+        reason, code = "the file is missing; restore it", "missing"
+    elif isinstance(error, OSError):
+        reason, code = f"cannot be read ({error.strerror or error}); mend its storage", "unreadable"
+    else:
+        reason, code = str(error), "image" if sensor.kind == "image" else "bad"
+    return Problem(path=timeline.origin(row), reason=reason, sensor=sensor.name, stamp_ns=int(timeline.stamps[row]), code=code)
+
+
+def _attach(drive: SourceDrive, piece: Piece, task: ShardTask) -> tuple[AttachedFile, ...]:
+    """Stage a drive's attachments by content; workers that meet the same content write the same file."""
+    folder = Path(task.staging) / "attachments"
+    limit = task.options.limits.attachment_bytes
+    files = []
+    for attachment in sorted(drive.attachments, key=lambda item: item.name):
+        try:
+            data = attachment.read()
+        except OSError as error:
+            reason = f"attachment cannot be read ({error.strerror or error}); restore it"
+            problem = Problem(path=attachment.name, reason=reason, code="missing")
+            raise SourceError(f"cannot pack drive {piece.drive!r}", [problem]) from error
+        if len(data) > limit:
+            raise LimitExceeded(
+                f"cannot attach {attachment.name!r} to drive {piece.drive!r}: {len(data)} bytes, limit {limit}; "
+                "raise Limits.attachment_bytes if it is that big on purpose"
+            )
+        digest = hashlib.sha256(data).hexdigest()
+        if not (folder / digest).exists():
+            folder.mkdir(exist_ok=True)
+            with HashedWriter(folder / f"{digest}-{task.number}.tmp") as out:
+                out.write(data)
+            os.replace(out.path, folder / digest)
+        files.append(AttachedFile(name=attachment.name, media_type=attachment.media_type, bytes=len(data), sha256=digest))
+    if len({file.name for file in files}) != len(files):
+        raise SourceError(f"cannot pack drive {piece.drive!r}: two of its attachments share a name; mend the adapter")
+    return tuple(files)
+
+
+def _checked_timeline(drive: SourceDrive, declared: Sensor, source: Source, piece: Piece) -> SourceTimeline:
+    """The sensor's timeline, empty if the drive lacks it; stamps ascend, columns are what the source's schema says."""
+    sensor = source.schema.sensor(declared.name)
     timeline = drive.timelines.get(sensor.name)
     if timeline is None:
         columns = {column.name: np.empty((0, *column.shape), column.numpy_dtype) for column in sensor.columns}
         return SourceTimeline(stamps=np.empty(0, np.int64), columns=columns)
-    what = f"cannot pack sensor {sensor.name!r} of drive {name!r}"
+    what = f"cannot pack sensor {sensor.name!r} of drive {piece.drive!r}"
     stamps = timeline.stamps
     if stamps.dtype != np.int64 or stamps.ndim != 1:
         raise SourceError(f"{what}: stamps are {stamps.dtype} {stamps.shape}, expected int64 (n,)")

@@ -8,23 +8,20 @@ rejected or ignored, and the report says which.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 from .adapters import SourceSpec, open_source
 from .errors import HeadwayError, NoSpace, Problem, SourceError, StoreError, WorkerDied
-from .integrity import HashedWriter
 from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
 from .pack_options import PackOptions, Progress
-from .pack_worker import PackedShards, ShardTask, pack_shard
+from .pack_pool import run_tasks
+from .pack_worker import PackedShards, ShardTask
 from .packed_set import PackedSet
 from .publish import staged
+from .receipts import read_receipt, task_fingerprint, write_receipt
 from .schema import Schema
 from .set_id import set_id
 from .shard_plan import plan_shards
@@ -76,24 +73,20 @@ def pack(
     options = options or PackOptions()
     opened = open_source(source)
     listings = _checked_listings(opened)
-    schema = options.packed_schema(opened.schema)
-    tasks = [
-        ShardTask(source=source, options=options, staging="", number=number, pieces=pieces)
-        for number, pieces in enumerate(plan_shards(listings, options.shard_bytes))
-    ]
     target = Path(destination)
+    advance = progress.advance if progress is not None else lambda amount: None
     try:
         with staged(target, overwrite=options.overwrite, resume=options.resume, limits=options.limits) as staging:
-            tasks = [replace(task, staging=str(staging.path)) for task in tasks]
             if progress is not None:
                 progress.begin("packing", sum(listing.source_bytes for listing in listings))
-            done = _run(tasks, options, progress)
-            attachments = _attach(opened, listings, staging.path, options)
-            manifest = _manifest(opened, schema, listings, attachments, done)
+            done, resumed = _pack_shards(source, options, listings, staging.path, advance)
+            manifest = _manifest(opened, options.packed_schema(opened.schema), listings, done)
             manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
             manifest = staging.publish(manifest)
     except OSError as error:
         raise _system_error(error, target) from error
+    except MemoryError as error:
+        raise WorkerDied("cannot pack: out of memory; nothing was published. Use fewer workers or smaller shards") from error
     return PackReport(
         location=str(target),
         manifest=manifest,
@@ -101,8 +94,31 @@ def pack(
         rejected=tuple(problem for shards in done for problem in shards.rejected),
         kept=tuple(problem for shards in done for problem in shards.kept),
         ignored=tuple(opened.ignored),
-        resumed=0,
+        resumed=resumed,
     )
+
+
+def _pack_shards(
+    source: SourceSpec, options: PackOptions, listings: list[DriveListing], staging: Path, advance: Callable[[int], None]
+) -> tuple[list[PackedShards], int]:
+    """Return the results of all planned shards in order, and how many of them an earlier run had finished."""
+    done: dict[int, PackedShards] = {}
+    todo, fingerprints = [], []
+    for number, pieces in enumerate(plan_shards(listings, options.shard_bytes)):
+        task = ShardTask(source=source, options=options, staging=str(staging), number=number, pieces=pieces)
+        fingerprints.append(task_fingerprint(task, listings))
+        found = read_receipt(staging, number, fingerprints[-1]) if options.resume else None
+        if found is None:
+            todo.append(task)
+        else:
+            done[number] = found
+            sizes = {listing.name: listing.source_bytes for listing in listings}
+            advance(sum(sizes[piece.drive] // piece.of for piece in pieces))
+    resumed = len(done)
+    for number, result in run_tasks(todo, options.workers or len(os.sched_getaffinity(0)), advance):
+        write_receipt(staging, number, fingerprints[number], result)
+        done[number] = result
+    return [done[number] for number in range(len(fingerprints))], resumed
 
 
 def assemble(
@@ -146,87 +162,17 @@ def _checked_listings(source: Source) -> list[DriveListing]:
     return listings
 
 
-def _run(tasks: list[ShardTask], options: PackOptions, progress: Progress | None) -> list[PackedShards]:
-    workers = min(options.workers or len(os.sched_getaffinity(0)), len(tasks))
-    if workers <= 1:
-        return [pack_shard(task, progress.advance if progress else None) for task in tasks]
-    done: dict[int, PackedShards] = {}
-    # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    try:
-        for task, future in _finished(pool, tasks, workers):
-            done[task.number] = future.result()
-            if progress is not None:
-                progress.advance(sum(sum(shard.payload_bytes) for shard in done[task.number].shards))
-    except BrokenProcessPool as error:
-        raise WorkerDied(
-            "cannot pack: a pack worker ended without having been asked to (killed, or out of memory); nothing was published. "
-            "Use fewer workers or smaller shards, and run again"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return [done[task.number] for task in tasks]
-
-
-def _finished(
-    pool: ProcessPoolExecutor, tasks: list[ShardTask], workers: int
-) -> Iterator[tuple[ShardTask, Future[PackedShards]]]:
-    """Results as they come; only two tasks a worker are in flight, so that an error ends the rest soon."""
-    waiting = iter(tasks)
-    running: dict[Future[PackedShards], ShardTask] = {}
-    while True:
-        for task in waiting:
-            running[pool.submit(pack_shard, task)] = task
-            if len(running) >= 2 * workers:
-                break
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            yield running.pop(future), future
-
-
-def _attach(
-    source: Source, listings: list[DriveListing], staging: Path, options: PackOptions
-) -> dict[str, tuple[AttachedFile, ...]]:
-    """Stage every drive's attachments, each content once."""
-    folder = staging / "attachments"
-    found: dict[str, tuple[AttachedFile, ...]] = {}
-    for listing in listings:
-        files = []
-        for attachment in sorted(source.open_drive(listing.name).attachments, key=lambda item: item.name):
-            data = attachment.read()
-            if len(data) > options.limits.attachment_bytes:
-                raise SourceError(
-                    f"cannot attach {attachment.name!r} to drive {listing.name!r}: {len(data)} bytes, limit "
-                    f"{options.limits.attachment_bytes}; raise Limits.attachment_bytes if that is meant"
-                )
-            digest = hashlib.sha256(data).hexdigest()
-            if not (folder / digest).exists():
-                folder.mkdir(exist_ok=True)
-                with HashedWriter(folder / (digest + ".tmp")) as out:
-                    out.write(data)
-                os.replace(out.path, folder / digest)
-            files.append(AttachedFile(name=attachment.name, media_type=attachment.media_type, bytes=len(data), sha256=digest))
-        if len({file.name for file in files}) != len(files):
-            raise SourceError(f"cannot pack drive {listing.name!r}: two attachments share a name; mend the adapter")
-        found[listing.name] = tuple(files)
-    return found
-
-
-def _manifest(
-    source: Source,
-    schema: Schema,
-    listings: list[DriveListing],
-    attachments: dict[str, tuple[AttachedFile, ...]],
-    done: list[PackedShards],
-) -> Manifest:
+def _manifest(source: Source, schema: Schema, listings: list[DriveListing], done: list[PackedShards]) -> Manifest:
     shards: list[Shard] = []
     parts: dict[str, list[Part]] = {listing.name: [] for listing in listings}
+    attachments: dict[str, tuple[AttachedFile, ...]] = {}
     count = len(schema.sensors)
     rows, payloads, size = [0] * count, [0] * count, [0] * count
     for finished in (shard for result in done for shard in result.shards):
-        for drive, _, part in finished.drives:
-            parts[drive].append(replace(part, shard=len(shards)))
+        for drive, part in finished.drives:
+            parts[drive.name].append(replace(part, shard=len(shards)))
+            if drive.first == 0:
+                attachments[drive.name] = drive.attachments
             rows = [a + b for a, b in zip(rows, part.rows, strict=True)]
         payloads = [a + b for a, b in zip(payloads, finished.payloads, strict=True)]
         size = [a + b for a, b in zip(size, finished.payload_bytes, strict=True)]

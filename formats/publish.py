@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from .errors import NotASet, SetError, UsageError
 from .limits import DEFAULT_LIMITS, Limits
@@ -21,6 +23,8 @@ __all__ = ["STAGING_NAME", "Staging", "set_files"]
 
 STAGING_NAME = ".packing"
 _LOCK_NAME = "lock"
+_SHARD_FILE: Final = re.compile(r"shard-\d{5,}-\d{3,}-[0-9a-f]{8}\.(arrow|tar|sums)")
+_ATTACHED_FILE: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Staging:
@@ -57,8 +61,24 @@ class Staging:
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Move the staged files that `manifest` names into place, commit it, and return it with its digest."""
-        old = self._old_manifest()
-        wanted = set_files(manifest)
+        wanted, old = set_files(manifest), self._old_files()
+        moved: list[Path] = []
+        try:
+            data = self._move_in(manifest, wanted, moved)
+        except BaseException:
+            for path in moved:
+                if str(path.relative_to(self.destination)) not in old:
+                    path.unlink(missing_ok=True)
+            raise
+        # The set stands; what the system refuses from here on is swept by the next publication.
+        with suppress(OSError):
+            _sync_directory(self.destination)
+            self._sweep(wanted)
+        self.clear()
+        return Manifest.decode(data, limits=self.limits)
+
+    def _move_in(self, manifest: Manifest, wanted: set[str], moved: list[Path]) -> bytes:
+        """Move files in and commit the manifest; `moved` lists what an error leaves to undo."""
         directories = {self.destination}
         for name in sorted(wanted):
             staged, final = self.path / name, self.destination / name
@@ -66,6 +86,7 @@ class Staging:
             if staged.exists():
                 final.parent.mkdir(exist_ok=True)
                 os.replace(staged, final)
+                moved.append(final)
         data = manifest.encode()
         temporary = self.path / (MANIFEST_NAME + ".tmp")
         with open(temporary, "wb") as file:
@@ -75,12 +96,17 @@ class Staging:
         for directory in sorted(directories):
             _sync_directory(directory)
         os.replace(temporary, self.destination / MANIFEST_NAME)
-        _sync_directory(self.destination)
-        if old is not None:
-            for name in sorted(set_files(old) - wanted):
-                (self.destination / name).unlink(missing_ok=True)
-        self.clear()
-        return Manifest.decode(data, limits=self.limits)
+        return data
+
+    def _sweep(self, wanted: set[str]) -> None:
+        """Remove what older or interrupted publications left: only names that are ours by their form."""
+        found = [entry for entry in self.destination.iterdir() if _SHARD_FILE.fullmatch(entry.name)]
+        attachments = self.destination / "attachments"
+        if attachments.is_dir():
+            found += [entry for entry in attachments.iterdir() if _ATTACHED_FILE.fullmatch(entry.name)]
+        for entry in found:
+            if str(entry.relative_to(self.destination)) not in wanted:
+                entry.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove the staging directory, and the destination too if this run made it and nothing is in it."""
@@ -116,14 +142,14 @@ class Staging:
                 f"{', …' if len(strangers) > 3 else ''}) and holds no set; choose an empty or new directory"
             )
 
-    def _old_manifest(self) -> Manifest | None:
+    def _old_files(self) -> set[str]:
+        """Files of the set that is being replaced; of one whose manifest is damaged, everything that could be its."""
         try:
-            return Manifest.load(self.destination, limits=self.limits)
+            return set_files(Manifest.load(self.destination, limits=self.limits))
         except NotASet:
-            return None
+            return set()
         except SetError:
-            # A damaged manifest names nothing that could be trusted for deletion: its shards stay.
-            return None
+            return {entry.name for entry in self.destination.iterdir()}
 
 
 @contextmanager
@@ -149,7 +175,7 @@ def _ours(entry: Path) -> bool:
     """Whether an unpublished run may have left this in the destination."""
     if entry.name in (STAGING_NAME, "attachments"):
         return entry.is_dir()
-    return entry.name.startswith("shard-") and entry.suffix in (".arrow", ".tar", ".sums")
+    return _SHARD_FILE.fullmatch(entry.name) is not None
 
 
 def _remove(entry: Path) -> None:

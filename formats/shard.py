@@ -17,14 +17,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .integrity import HashedWriter, payload_hash
-from .manifest import FileEntry, Part, Shard
-from .schema import Schema
+from .manifest import FORMAT_VERSION, AttachedFile, FileEntry, Part, Shard, attached_to_json
+from .schema import Schema, canonical_json
 from .shard_arrow import SensorBlock, ShardContent, write_arrow
 from .shard_tar import INDEX_MEMBER, TarWriter, member_name
 
-__all__ = ["FinishedShard", "PartRows", "ShardBuilder", "ShardKind"]
+__all__ = ["DriveShare", "FinishedShard", "PartRows", "ShardBuilder", "ShardKind", "SourceFacts"]
 
 ShardKind = Literal["arrow", "tar"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFacts:
+    """What every shard repeats of the manifest, so that a lost manifest can be rebuilt."""
+
+    source: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriveShare:
+    """What a shard holds of a drive."""
+
+    name: str
+    first: int
+    """First frame here."""
+    frames: int
+    """Frames of the whole drive."""
+    attributes: Mapping[str, str | int | float | bool]
+    attachments: tuple[AttachedFile, ...]
+    """Stated where `first` is 0, empty elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +66,8 @@ class FinishedShard:
     """A shard whose files stand in the staging directory, and the parts it holds."""
 
     shard: Shard
-    drives: tuple[tuple[str, int, Part], ...]
-    """(drive name, its first frame here, part); `Part.shard` is not yet meaningful."""
+    drives: tuple[tuple[DriveShare, Part], ...]
+    """What it holds of which drive; `Part.shard` is not yet meaningful."""
     payloads: tuple[int, ...]
     """Per sensor of the schema."""
     payload_bytes: tuple[int, ...]
@@ -57,12 +79,15 @@ class ShardBuilder:
     Call `begin`, then `add` for every payload in frame order, then `end`, for each part; then `finish`, or `discard`.
     """
 
-    def __init__(self, directory: Path, stem: str, *, schema: Schema, kind: ShardKind) -> None:
+    def __init__(self, directory: Path, stem: str, *, schema: Schema, kind: ShardKind, facts: SourceFacts) -> None:
         self.directory = directory
         self.stem = stem
         self.schema = schema
         self.kind = kind
         self.payload_bytes = 0
+        self.rejected = 0
+        """Payloads left out; whoever leaves one out counts it here."""
+        self._facts = facts
         count = len(schema.sensors)
         self._data = [bytearray() for _ in range(count)]
         self._hashes = [array("Q") for _ in range(count)]
@@ -70,8 +95,8 @@ class ShardBuilder:
         self._offsets = [array("q") for _ in range(count)]
         self._rows: list[list[PartRows]] = [[] for _ in range(count)]
         self._stamps: list[NDArray[np.int64]] = []
-        self._parts: list[tuple[str, int, int]] = []
-        self._drive: tuple[str, int] | None = None
+        self._parts: list[tuple[DriveShare, int]] = []
+        self._drive: DriveShare | None = None
         self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow")
         self._tar = TarWriter(self._out) if kind == "tar" else None
 
@@ -80,10 +105,10 @@ class ShardBuilder:
         """Whether no part was ended yet."""
         return not self._parts
 
-    def begin(self, drive: str, first_frame: int) -> None:
-        """Start a part at a frame of a drive."""
+    def begin(self, drive: DriveShare) -> None:
+        """Start a part at frame `drive.first`."""
         assert self._drive is None
-        self._drive = drive, first_frame
+        self._drive = drive
 
     def add(self, sensor: int, data: bytes | bytearray | memoryview, *, frame: int, stamp_ns: int, own: bool) -> None:
         """Append one payload. Payloads come frame by frame, and within a frame sensor by sensor in stamp order."""
@@ -94,13 +119,13 @@ class ShardBuilder:
         if self._tar is None:
             self._data[sensor] += data
         else:
-            name = member_name(self._drive[0], frame, self.schema.sensors[sensor], stamp_ns, own=own)
+            name = member_name(self._drive.name, frame, self.schema.sensors[sensor], stamp_ns, own=own)
             self._offsets[sensor].append(self._tar.add(name, data))
 
     def end(self, stamps: NDArray[np.int64], rows: Sequence[PartRows]) -> None:
         """Finish a part: stamps of its frames, and index and columns of every sensor."""
         assert self._drive is not None
-        self._parts.append((*self._drive, len(stamps)))
+        self._parts.append((self._drive, len(stamps)))
         self._stamps.append(stamps)
         for sensor, part in enumerate(rows):
             assert len(part.counts) == len(part.own) == len(stamps)
@@ -180,11 +205,41 @@ class ShardBuilder:
                     data=self._data[at] if self.kind == "arrow" else None,
                 )
             )
-        return ShardContent(drives=tuple(self._parts), stamps=np.concatenate(self._stamps), sensors=tuple(blocks))
+        return ShardContent(
+            drives=tuple((drive.name, drive.first, frames) for drive, frames in self._parts),
+            stamps=np.concatenate(self._stamps),
+            sensors=tuple(blocks),
+            description=self._description(),
+        )
 
-    def _placed_parts(self) -> tuple[tuple[str, int, Part], ...]:
+    def _description(self) -> bytes:
+        """The shard's share of the manifest. No counts of rows: the columns say those."""
+        drives = [
+            {
+                "name": drive.name,
+                "first": drive.first,
+                "frames": frames,
+                "of": drive.frames,
+                "attributes": dict(drive.attributes),
+                "attachments": [attached_to_json(file) for file in drive.attachments],
+            }
+            for drive, frames in self._parts
+        ]
+        return canonical_json(
+            {
+                "format": FORMAT_VERSION,
+                "kind": self.kind,
+                "schema": self.schema.to_json(),
+                "source": self._facts.source,
+                "licence": self._facts.licence,
+                "rejected": self.rejected,
+                "drives": drives,
+            }
+        )
+
+    def _placed_parts(self) -> tuple[tuple[DriveShare, Part], ...]:
         placed = []
-        for at, (drive, first, frames) in enumerate(self._parts):
+        for at, (drive, frames) in enumerate(self._parts):
             rows = tuple(len(self._rows[sensor][at].stamps) for sensor in range(len(self.schema.sensors)))
-            placed.append((drive, first, Part(shard=0, frames=frames, rows=rows)))
+            placed.append((drive, Part(shard=0, frames=frames, rows=rows)))
         return tuple(placed)

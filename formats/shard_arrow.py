@@ -22,7 +22,7 @@ from .errors import CorruptShard
 from .integrity import ChunkedFile, HashedWriter
 from .schema import Column, Schema, Sensor
 
-__all__ = ["ArrowIndex", "SensorBlock", "ShardContent", "arrow_schema", "field_name", "write_arrow"]
+__all__ = ["SHARD_KEY", "ArrowIndex", "SensorBlock", "ShardContent", "arrow_schema", "field_name", "write_arrow"]
 
 _ARROW_TYPES: Final[Mapping[str, Any]] = {  # Any: pyarrow is untyped
     # Arrow packs bool into bits, of which no numpy view exists; a byte each is what readers take from in one gather.
@@ -40,7 +40,8 @@ _ARROW_TYPES: Final[Mapping[str, Any]] = {  # Any: pyarrow is untyped
     "float64": pa.float64(),
 }
 _MAGIC: Final = b"ARROW1"
-_METADATA: Final = {b"headway.format": b"0"}
+SHARD_KEY: Final = b"headway.shard"
+"""Key of the schema metadata that holds the shard's share of the manifest, as JSON: what `repair` rebuilds one from."""
 _STAMP: Final = Column(name="stamp", dtype="int64", unit="ns")
 _HASH: Final = Column(name="hash", dtype="uint64")
 _PLACES: Final = (Column(name="offset", dtype="int64"), Column(name="length", dtype="int64"))
@@ -78,6 +79,8 @@ class ShardContent:
     """(frames,): stamp of the reference row of each frame."""
     sensors: tuple[SensorBlock, ...]
     """In schema order."""
+    description: bytes
+    """Canonical JSON for the schema metadata."""
 
 
 def field_name(sensor: Sensor, column: str) -> str:
@@ -94,7 +97,7 @@ def arrow_schema(schema: Schema, kind: str) -> Any:  # Any: pyarrow is untyped
     if kind == "arrow":
         # Payloads last, so that index and columns lie together and share few chunks with payload bytes.
         fields += [_field(field_name(s, "payload"), _list(pa.large_binary())) for s in schema.sensors if s.codec is not None]
-    return pa.schema(fields, metadata=_METADATA)
+    return pa.schema(fields)
 
 
 def write_arrow(out: HashedWriter, content: ShardContent, schema: Schema, kind: str) -> None:
@@ -117,7 +120,8 @@ def write_arrow(out: HashedWriter, content: ShardContent, schema: Schema, kind: 
         for sensor, block in zip(schema.sensors, content.sensors, strict=True):
             if sensor.codec is not None:
                 arrays.append(_payload_array(block))
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema, kind))
+    described = arrow_schema(schema, kind).with_metadata({SHARD_KEY: content.description})
+    batch = pa.RecordBatch.from_arrays(arrays, schema=described)
     assert batch.num_rows == frames
     with pa.ipc.new_file(pa.PythonFile(out, "w"), batch.schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer:
         writer.write_batch(batch)
@@ -260,7 +264,7 @@ def _touch_metadata(file: ChunkedFile) -> None:
             raise CorruptShard(f"cannot read {name!r}: no Arrow message at byte {at}; copy it again, or run `headway verify`")
         file.touch(at, at + 8 + length)
         at += 8 + length
-    if view[:6] != _MAGIC or view[-6:] != _MAGIC:
+    if bytes(view[:6]) != _MAGIC or bytes(view[-6:]) != _MAGIC:
         raise CorruptShard(f"cannot read {name!r}: it does not start and end with {_MAGIC!r}; copy it again")
 
 

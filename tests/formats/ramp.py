@@ -3,17 +3,20 @@
 `ramp_spec()` names it for the packer, `Ramp(…)` is the source itself, and its `open_drive` gives what a set must give back.
 KEY (text, 2 Hz) is the reference; CAM (opaque image bytes, 12 Hz) has own payloads tied by the source, 20 ms before their
 frame; LIDAR (points, 10 Hz), BOX (tables, at every second frame), IMU (arrays, 5 Hz) and ego (columns, 20 Hz) have the nearest.
-Drives differ in length; drive 1 has no BOX.
+Drives differ in length; drive 1 has no BOX. `fault` makes reading CAM of drive-1 go wrong; `jpeg` makes CAM real JPEGs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+import simplejpeg
 
 from headway.formats import (
     Attachment,
@@ -87,16 +90,25 @@ class Ramp:
     """Of the first drive; each further one has one more."""
     seed: int = 0
     image_bytes: int = 700
+    fault: int = 0
+    """At row 5 of CAM of drive-1: 1 _exit(3), 2 SIGKILL, 3 MemoryError, 4 RuntimeError, 5 OSError, 6 a bad image."""
+    jpeg: int = 0
+    """1: CAM is of codec jpeg."""
+    understate: int = 1
+    """The listing states source bytes divided by this."""
     kind: str = "ramp"
     licence: str = "CC0-1.0"
-    schema: Schema = SCHEMA
+
+    @property
+    def schema(self) -> Schema:
+        return _with_codec("jpeg") if self.jpeg else SCHEMA
 
     @property
     def listings(self) -> Sequence[DriveListing]:
         return [
             DriveListing(
                 name=f"drive-{at}",
-                source_bytes=(self.frames + at) * 6 * self.image_bytes,
+                source_bytes=(self.frames + at) * 6 * self.image_bytes // self.understate,
                 attributes={"night": at % 2 == 1},
             )
             for at in range(self.drives)
@@ -135,9 +147,13 @@ class Ramp:
     def payload(self, drive: str, sensor: str, row: int) -> Payload:
         """Return the payload of a row; it depends on nothing but the arguments and the seed."""
         rng = self._rng(drive, sensor, row)
+        if self.fault and (drive, sensor, row) == ("drive-1", "CAM", 5):
+            return _misbehave(self.fault)
         match sensor:
             case "KEY":
                 return f"{drive} {row} größer"
+            case "CAM" if self.jpeg:
+                return simplejpeg.encode_jpeg(rng.integers(0, 255, (16, 24, 3), np.uint8), quality=50)
             case "CAM":
                 return f"{drive}/{row}:".encode() + rng.bytes(int(rng.integers(0, self.image_bytes)))
             case "LIDAR":
@@ -163,6 +179,26 @@ class Ramp:
 def _values(rng: np.random.Generator, column: Column, rows: int) -> np.ndarray[Any, np.dtype[Any]]:
     values = rng.normal(size=(rows, *column.shape))
     return (values > 0) if column.dtype == "bool" else values.astype(column.numpy_dtype)
+
+
+def _with_codec(codec: Literal["jpeg"]) -> Schema:
+    sensors = (replace(sensor, codec=codec) if sensor.name == "CAM" else sensor for sensor in SCHEMA.sensors)
+    return Schema(reference="KEY", sensors=tuple(sensors))
+
+
+def _misbehave(fault: int) -> bytes:
+    match fault:
+        case 1:
+            os._exit(3)
+        case 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 3:
+            raise MemoryError
+        case 4:
+            raise RuntimeError("the adapter has a bug")
+        case 5:
+            raise OSError(5, "Input/output error")
+    return b"\xff\xd8\xff\xd9"
 
 
 def equal_payloads(left: Payload, right: Payload) -> bool:

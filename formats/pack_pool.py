@@ -1,0 +1,99 @@
+"""Pack workers in processes: tasks out, results back, progress and cancelling through two shared words.
+
+A worker that dies, however it dies, ends the whole run with `WorkerDied`. Workers die with their parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any, Final
+
+from .errors import WorkerDied
+from .pack_worker import PackedShards, ShardTask, pack_shard
+
+__all__ = ["run_tasks"]
+
+_PR_SET_PDEATHSIG: Final = 1
+# How often the progress display is fed; it has no influence on the work.
+_POLL_S: Final = 0.2
+
+# Bytes done, a slot per task, and the cancel word. Plain memory without locks: a worker killed while it held one would hang
+# all others. Each slot has one writer. Set once per worker process. Any: ctypes arrays have no useful public type.
+_shared: tuple[Any, Any] | None = None
+
+
+def run_tasks(tasks: Sequence[ShardTask], workers: int, advance: Callable[[int], None]) -> Iterator[tuple[int, PackedShards]]:
+    """Yield the number and result of each task as it comes, in no particular order.
+
+    Raises:
+        WorkerDied: a worker process ended; whatever an exception in a worker was, otherwise.
+    """
+    if workers <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield task.number, pack_shard(task, advance)
+        return
+    # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
+    context = get_context("spawn")
+    done, cancelled = context.RawArray("q", len(tasks)), context.RawValue("b", 0)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_start, initargs=(done, cancelled))
+    try:
+        seen = 0
+        for result in _in_flight(pool, tasks, 2 * workers):
+            seen, before = sum(done), seen
+            if seen != before:
+                advance(seen - before)
+            if result is not None:
+                yield result.result()
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            "cannot pack: a pack worker ended without having been asked to (killed, or out of memory); nothing was published. "
+            "Use fewer workers or smaller shards, and run again"
+        ) from error
+    finally:
+        cancelled.value = 1
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_flight(
+    pool: ProcessPoolExecutor, tasks: Sequence[ShardTask], most: int
+) -> Iterator[Future[tuple[int, PackedShards]] | None]:
+    """Finished futures, and None from time to time; few tasks are in flight at once, so that an error ends the rest soon."""
+    waiting, running = iter(enumerate(tasks)), set[Future[tuple[int, PackedShards]]]()
+    while True:
+        for at, task in waiting:
+            running.add(pool.submit(_work, at, task))
+            if len(running) >= most:
+                break
+        if not running:
+            return
+        finished = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED).done
+        running -= finished
+        yield from finished or (None,)
+
+
+def _start(done: Any, cancelled: Any) -> None:
+    """Prepare a worker process."""
+    global _shared
+    _shared = done, cancelled
+    # An interrupt at the terminal reaches the whole group; the parent decides, and cancels the workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _work(at: int, task: ShardTask) -> tuple[int, PackedShards]:
+    assert _shared is not None
+    done, cancelled = _shared
+
+    def advance(amount: int) -> None:
+        if cancelled.value:
+            raise KeyboardInterrupt
+        done[at] += amount
+
+    return task.number, pack_shard(task, advance)
