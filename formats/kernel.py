@@ -34,13 +34,14 @@ __all__ = [
     "available",
     "copy_jobs",
     "image_jobs",
+    "points_decode",
     "set_threads",
     "submit",
     "threads",
     "xxh3_64",
 ]
 
-_ABI: Final = 1
+_ABI: Final = 2
 _MESSAGE_BYTES: Final = 128
 
 # The structs of native/core.h, field by field; `_load` compares the sizes.
@@ -247,6 +248,17 @@ def xxh3_64(data: Any) -> int:  # Any: a contiguous buffer
     import xxhash
 
     return int(xxhash.xxh3_64_intdigest(data))
+
+
+def points_decode(data: Any, columns: NDArray[Any], points: int) -> None:  # Any: a contiguous buffer
+    """Decode one payload of points to the addresses in `columns`, records of `points.TARGET`; for points.py alone.
+
+    Raises:
+        ValueError: the payload is damaged; the message says how.
+    """
+    native = _load()
+    assert native is not None, "callers ask available() first"
+    native.points_decode(data, columns, points)
 
 
 def available() -> bool:

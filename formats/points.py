@@ -18,14 +18,14 @@ little-endian. A *column* is one scalar of a record: a field of shape (3,) makes
                        byte first; then, if patches > 0, one of patches × u32 positions and patches × the column's values
 
 To read a column of width w (bits) or 4 (decimal) bytes: put the planes together into unsigned integers, missing high bytes
-zero; zigzag: n = (n >> 1) ^ -(n & 1); stride s > 0: from point s on add the integer of s points earlier, modulo 2^(8 w), in
-ascending order; bits: these are the value's bits; decimal: read as int32 and divide by `divisor` in double precision, then
-round to the column's type; then put the patches in place.
+zero; zigzag: n = (n >> 1) ^ -(n & 1); stride s, 1 to 256: from point s on, in ascending order, add the integer of s points
+earlier, modulo 2^(8 w); bits: these are the value's bits; decimal: read as int32 and divide by `divisor` in double precision,
+then round to the column's type; then put the patches in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NoReturn
@@ -33,6 +33,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kernel
 from ._point_columns import Layout, bits, decimals, join_column, plan_column, split_column
 from ._point_payload import QUANTISED, BadPayload, Header, assemble, expands_too_far, read_body, read_header
 from .errors import DecodeError, SourceError, UsageError
@@ -43,6 +44,17 @@ __all__ = ["Buffer", "count_points", "decode_points", "decode_points_into", "enc
 
 Buffer = bytes | bytearray | memoryview
 
+_TARGET: Final = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("step", "<i8"),
+        ("kind", "u1"),
+        ("width", "u1"),
+        ("as_float", "u1"),
+        ("wanted", "u1"),
+        ("reserved", "V4"),
+    ]
+)
 _MAX_POINTS: Final = (1 << 32) - 1
 
 
@@ -110,7 +122,8 @@ def decode_points(
         return _checked_bools(found if out is None else out, sensor)
     header = _header(view, sensor, limit_bytes)
     out = np.empty(header.points, dtype) if out is None else _room(out, header.points, sensor)
-    _decode(view, sensor, header, [column.of(out) for column in _columns(sensor)])
+    columns = _columns(sensor)
+    _decode(view, sensor, header, out.ctypes.data, _record_targets(sensor), lambda k: columns[k].of(out))
     return _checked_bools(out, sensor)
 
 
@@ -141,10 +154,12 @@ def decode_points_into(
             return len(found)
         header = _header(view, sensor, limit_bytes)
         out = _room(out, header.points, sensor)
-        targets: list[NDArray[Any] | None] = [None] * len(columns)
-        for k, name in enumerate(names):
-            targets[chosen[name]] = out[:, k]
-        _decode(view, sensor, header, targets)
+        places = {chosen[name]: k for k, name in enumerate(names)}
+        targets = _record_targets(sensor).copy()
+        targets["wanted"], targets["as_float"], targets["step"] = 0, 1, out.strides[0]
+        for column, place in places.items():
+            targets["wanted"][column], targets["offset"][column] = 1, 4 * place
+        _decode(view, sensor, header, out.ctypes.data, targets, lambda k: out[:, places[k]])
     return header.points
 
 
@@ -238,16 +253,33 @@ def _encode(records: NDArray[Any], columns: Sequence[_Column], *, divisor: int, 
     return assemble(len(records), records.itemsize, layouts, streams, flags=flags, error_m=error_m, compress=False)
 
 
-def _decode(view: memoryview, sensor: Sensor, header: Header, targets: Sequence[NDArray[Any] | None]) -> None:
-    columns = _columns(sensor)
+def _decode(
+    view: memoryview, sensor: Sensor, header: Header, base: int, targets: NDArray[Any], column_of: Callable[[int], NDArray[Any]]
+) -> None:
+    """Decode the wanted columns to `base` and on, by `targets` (native), or into `column_of(k)` (numpy)."""
     try:
-        wanted = [target is not None for target in targets]
-        for k, layout, streams in read_body(view, header, [column.dtype for column in columns], wanted):
-            target = targets[k]
-            assert target is not None
-            join_column(streams, layout, columns[k].dtype, target)
+        if kernel.available():
+            targets = targets.copy()
+            targets["offset"] += base
+            kernel.points_decode(view, targets, header.points)
+            return
+        dtypes = [column.dtype for column in _columns(sensor)]
+        for k, layout, streams in read_body(view, header, dtypes, targets["wanted"].tolist()):
+            join_column(streams, layout, dtypes[k], column_of(k))
     except ValueError as error:
         _bad(sensor, error)
+
+
+@lru_cache(maxsize=64)
+def _record_targets(sensor: Sensor) -> NDArray[Any]:
+    """Return, for each column, what it is and where it goes in an array of records; formats/native/points.h has the struct."""
+    columns = _columns(sensor)
+    targets = np.zeros(len(columns), _TARGET)
+    targets["kind"] = [ord(column.dtype.kind) for column in columns]
+    targets["width"] = [column.dtype.itemsize for column in columns]
+    targets["offset"] = np.cumsum(targets["width"], dtype=np.int64) - targets["width"]
+    targets["step"], targets["wanted"] = sensor.record_dtype.itemsize, 1
+    return targets
 
 
 def _header(view: memoryview, sensor: Sensor, limit_bytes: int | None) -> Header:

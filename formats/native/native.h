@@ -14,4 +14,7 @@ PyObject *hw_py_close(PyObject *module, PyObject *unused);
 PyObject *hw_py_xxh3_64(PyObject *module, PyObject *data);
 int hw_py_add_step(PyObject *module);
 
+/* points_call.c */
+PyObject *hw_py_points_decode(PyObject *module, PyObject *args);
+
 #endif

@@ -74,7 +74,22 @@ static int corrupt(char *message, const char *what) {
 #error "records are little-endian; the pure-Python path serves other machines"
 #endif
 
-/* `at` has the `stride` values before it in memory. Without restrict or ivdep GCC would guard or skip vectorising. */
+/* Any width and layout, a byte at a time: what the vector loops below leave. */
+static void gather_bytes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+    size_t w = c->width, stored = c->stored;
+    if (c->plain && stored == w) {
+        memcpy(out, c->stream[0] + from * w, n * w);
+        return;
+    }
+    memset(out, 0, n * w);
+    for (size_t k = 0; k < stored; k++) {
+        const uint8_t *p = c->plain ? c->stream[0] + from * stored + k : c->stream[k] + from;
+        size_t step = c->plain ? stored : 1;
+        for (size_t i = 0; i < n; i++) out[i * w + k] = p[i * step];
+    }
+}
+
+/* Undo zigzag and differences. `at` has the `stride` integers before it in memory. */
 #define RESTORE(T)                                                                                                          \
     HW_CLONES static void restore_##T(T *at, const column_plan *c, size_t n) {                                              \
         if (c->zigzag)                                                                                                      \
@@ -96,92 +111,93 @@ RESTORE(uint16_t)
 RESTORE(uint32_t)
 RESTORE(uint64_t)
 
-/* Any width and layout, a byte at a time: what the vector loops below leave. */
-static void gather_bytes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
-    size_t w = c->width, stored = c->stored;
-    if (c->plain && stored == w) {
-        memcpy(out, c->stream[0] + from * w, n * w);
-        return;
-    }
-    memset(out, 0, n * w);
-    for (size_t k = 0; k < stored; k++) {
-        const uint8_t *p = c->plain ? c->stream[0] + from * stored + k : c->stream[k] + from;
-        size_t step = c->plain ? stored : 1;
-        for (size_t i = 0; i < n; i++) out[i * w + k] = p[i * step];
-    }
-}
-
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-#define HW_UNPACK 1
+#define HW_VECTORS 1
 #endif
 #endif
 
-#ifdef HW_UNPACK
+#ifdef HW_VECTORS
 typedef uint8_t bytes16 __attribute__((vector_size(16)));
 typedef uint16_t words8 __attribute__((vector_size(16)));
+typedef uint32_t longs4 __attribute__((vector_size(16)));
 
-static const uint8_t zeros[TILE];
+static const uint8_t zeros[TILE]; /* the planes that are not stored */
 
-static inline bytes16 load16(const uint8_t *p) {
-    bytes16 v;
+static inline longs4 load16(const void *p) {
+    longs4 v;
     memcpy(&v, p, 16);
     return v;
 }
-#define LOW_BYTES(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
-#define HIGH_BYTES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
-#define LOW_WORDS(a, b) __builtin_shufflevector((words8)(a), (words8)(b), 0, 8, 1, 9, 2, 10, 3, 11)
-#define HIGH_WORDS(a, b) __builtin_shufflevector((words8)(a), (words8)(b), 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW_BYTES(a, b) (bytes16) __builtin_shufflevector((bytes16)(a), (bytes16)(b), 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH_BYTES(a, b) (bytes16) __builtin_shufflevector((bytes16)(a), (bytes16)(b), 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define LOW_WORDS(a, b) (longs4) __builtin_shufflevector((words8)(a), (words8)(b), 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH_WORDS(a, b) (longs4) __builtin_shufflevector((words8)(a), (words8)(b), 4, 12, 5, 13, 6, 14, 7, 15)
 
-/* Interleave up to four planes; returns how many integers were done, a multiple of 16. */
-HW_CLONES static size_t gather_planes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+/* Planes of 4-byte integers put together and restored, 16 at a time in registers: what sweeps are made of. Strides from 16
+ * on add what was finished before; stride 1 is a prefix sum within each four. Returns how many were done. */
+HW_CLONES static size_t restore_planes(uint32_t *at, const column_plan *c, size_t from, size_t n) {
     const uint8_t *p[4];
     for (int k = 0; k < 4; k++) p[k] = k < c->stored ? c->stream[k] + from : zeros;
-    size_t i = 0;
-    if (c->width == 4) {
-        for (; i + 16 <= n; i += 16, out += 64) {
-            bytes16 a = load16(p[0] + i), b = load16(p[1] + i), d = load16(p[2] + i), e = load16(p[3] + i);
-            bytes16 low = LOW_BYTES(a, b), high = HIGH_BYTES(a, b), low2 = LOW_BYTES(d, e), high2 = HIGH_BYTES(d, e);
-            words8 done[4] = {LOW_WORDS(low, low2), HIGH_WORDS(low, low2), LOW_WORDS(high, high2), HIGH_WORDS(high, high2)};
-            memcpy(out, done, 64);
+    size_t i = 0, stride = c->stride;
+    uint32_t odd = c->zigzag;
+    longs4 sum = {0};
+    if (stride == 1) sum = sum + at[-1];
+    for (; i + 16 <= n; i += 16) {
+        longs4 a = load16(p[0] + i), b = load16(p[1] + i), d = load16(p[2] + i), e = load16(p[3] + i);
+        bytes16 low = LOW_BYTES(a, b), high = HIGH_BYTES(a, b), low2 = LOW_BYTES(d, e), high2 = HIGH_BYTES(d, e);
+        longs4 v[4] = {LOW_WORDS(low, low2), HIGH_WORDS(low, low2), LOW_WORDS(high, high2), HIGH_WORDS(high, high2)};
+        if (odd)
+            for (int k = 0; k < 4; k++) v[k] = (v[k] >> 1) ^ (0 - (v[k] & 1));
+        if (stride == 1) {
+            const longs4 none = {0};
+            for (int k = 0; k < 4; k++) {
+                v[k] += __builtin_shufflevector(none, v[k], 0, 4, 5, 6);
+                v[k] += __builtin_shufflevector(none, v[k], 0, 1, 4, 5);
+                v[k] += sum;
+                sum = __builtin_shufflevector(v[k], v[k], 3, 3, 3, 3);
+            }
+        } else if (stride) {
+            for (int k = 0; k < 4; k++) v[k] += load16(at + i + 4 * k - stride);
         }
-    } else if (c->width == 2) {
-        for (; i + 16 <= n; i += 16, out += 32) {
-            bytes16 a = load16(p[0] + i), b = load16(p[1] + i);
-            bytes16 done[2] = {LOW_BYTES(a, b), HIGH_BYTES(a, b)};
-            memcpy(out, done, 32);
-        }
+        memcpy(at + i, v, 64);
     }
     return i;
 }
 #endif
 
-static void gather(uint8_t *out, const column_plan *c, size_t from, size_t n) {
+/* Make the integers of n points from `from` on, at `at`, which has the `stride` integers before it in memory. */
+static void integers(uint8_t *at, const column_plan *c, size_t from, size_t n) {
     size_t done = 0;
-#ifdef HW_UNPACK
-    if (!c->plain && c->stored <= 4) done = gather_planes(out, c, from, n);
+#ifdef HW_VECTORS
+    if (c->width == 4 && !c->plain && (c->stride < 2 || c->stride >= 16)) done = restore_planes((uint32_t *)at, c, from, n);
 #endif
-    if (done < n) gather_bytes(out + done * c->width, c, from + done, n - done);
+    at += done * c->width, from += done, n -= done;
+    gather_bytes(at, c, from, n);
+    switch (c->width) {
+    case 1: restore_uint8_t(at, c, n); break;
+    case 2: restore_uint16_t((uint16_t *)at, c, n); break;
+    case 4: restore_uint32_t((uint32_t *)at, c, n); break;
+    default: restore_uint64_t((uint64_t *)at, c, n);
+    }
 }
 
 /* ---- integers to values: in place where the size stays the same */
 
 HW_CLONES static void decimals_f32(float *restrict out, const int32_t *restrict in, uint32_t divisor, size_t n) {
+    /* Dividing in single precision gives the same as dividing in double and rounding, if both are exact in it (Figueroa 1995). */
     uint32_t big = 0;
-    for (size_t i = 0; i < n; i++) big |= (uint32_t)in[i] ^ (uint32_t)(in[i] >> 31);
-    if (big < 1u << 24) {
-        /* Both exact in single precision; dividing in double and rounding again would give the same (Figueroa 1995). */
-        float by = (float)divisor;
-        for (size_t i = 0; i < n; i++) out[i] = (float)in[i] / by;
-        return;
+    float by = (float)divisor;
+    for (size_t i = 0; i < n; i++) {
+        big |= (uint32_t)(in[i] ^ (in[i] >> 31));
+        out[i] = (float)in[i] / by;
     }
-    double by = divisor;
-    for (size_t i = 0; i < n; i++) out[i] = (float)((double)in[i] / by);
+    if (big >> 24)
+        for (size_t i = 0; i < n; i++) out[i] = (float)((double)in[i] / divisor);
 }
 
 HW_CLONES static void decimals_f64(double *restrict out, const int32_t *restrict in, uint32_t divisor, size_t n) {
-    double by = divisor;
-    for (size_t i = 0; i < n; i++) out[i] = (double)in[i] / by;
+    for (size_t i = 0; i < n; i++) out[i] = (double)in[i] / divisor;
 }
 
 static float half(uint16_t bits) {
@@ -245,13 +261,11 @@ static void scatter(uint8_t *out, int64_t stride, const void *values, int width,
 HW_CLONES static void scatter4(uint8_t *out, int64_t stride, const uint32_t *const *values, size_t n) {
     const uint32_t *restrict a = values[0], *restrict b = values[1], *restrict c = values[2], *restrict d = values[3];
     size_t i = 0;
-#ifdef HW_UNPACK
-    typedef uint32_t words4 __attribute__((vector_size(16)));
+#ifdef HW_VECTORS
     for (; i + 4 <= n; i += 4, out += 4 * stride) {
-        words4 p, q, r, s;
-        memcpy(&p, a + i, 16), memcpy(&q, b + i, 16), memcpy(&r, c + i, 16), memcpy(&s, d + i, 16);
-        words4 t = __builtin_shufflevector(p, q, 0, 4, 1, 5), u = __builtin_shufflevector(r, s, 0, 4, 1, 5);
-        words4 v = __builtin_shufflevector(p, q, 2, 6, 3, 7), w = __builtin_shufflevector(r, s, 2, 6, 3, 7);
+        longs4 p = load16(a + i), q = load16(b + i), r = load16(c + i), s = load16(d + i);
+        longs4 t = __builtin_shufflevector(p, q, 0, 4, 1, 5), u = __builtin_shufflevector(r, s, 0, 4, 1, 5);
+        longs4 v = __builtin_shufflevector(p, q, 2, 6, 3, 7), w = __builtin_shufflevector(r, s, 2, 6, 3, 7);
         p = __builtin_shufflevector(t, u, 0, 1, 4, 5), q = __builtin_shufflevector(t, u, 2, 3, 6, 7);
         r = __builtin_shufflevector(v, w, 0, 1, 4, 5), s = __builtin_shufflevector(v, w, 2, 3, 6, 7);
         memcpy(out, &p, 16), memcpy(out + stride, &q, 16), memcpy(out + 2 * stride, &r, 16), memcpy(out + 3 * stride, &s, 16);
@@ -264,7 +278,7 @@ HW_CLONES static void scatter4(uint8_t *out, int64_t stride, const uint32_t *con
 }
 
 /* A tile slot is heap memory without a type of its own: integers with `stride` before them, their values, their floats. */
-enum { SLOT_BYTES = 8 * (MOST_STRIDE + TILE) + 8 * TILE + 4 * TILE };
+enum { SLOT_BYTES = 8 * (MOST_STRIDE + TILE) + 8 * TILE + 4 * TILE + 320 }; /* no multiple of 4096: slots would share cache sets */
 
 /* Return the values of n points from `from` on, as they go out, in the slot's memory. */
 static const void *tile_values(const hw_point_column *to, column_plan *c, uint8_t *slot, size_t from, size_t n) {
@@ -272,13 +286,7 @@ static const void *tile_values(const hw_point_column *to, column_plan *c, uint8_
     uint8_t *at = slot + 8 * MOST_STRIDE, *values = at + 8 * TILE;
     float *cast = (float *)(values + 8 * TILE);
     memcpy(at - kept, c->history, kept);
-    gather(at, c, from, n);
-    switch (w) {
-    case 1: restore_uint8_t(at, c, n); break;
-    case 2: restore_uint16_t((uint16_t *)at, c, n); break;
-    case 4: restore_uint32_t((uint32_t *)at, c, n); break;
-    default: restore_uint64_t((uint64_t *)at, c, n);
-    }
+    integers(at, c, from, n);
     memcpy(c->history, at + n * w - kept, kept);
     const void *found = at;
     if (c->transform == DECIMAL) {

@@ -3,8 +3,8 @@
 
 #include "points.h"
 
-PyObject *hw_call_points_decode(PyObject *self, PyObject *args) {
-    (void)self;
+PyObject *hw_py_points_decode(PyObject *module, PyObject *args) {
+    (void)module;
     Py_buffer data, columns;
     unsigned int points;
     if (!PyArg_ParseTuple(args, "y*y*I", &data, &columns, &points)) return NULL;
