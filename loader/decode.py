@@ -1,0 +1,224 @@
+"""Encoded images → pixels in batch memory: the job list, the protocol of whoever works it off, and a portable decoder.
+
+One affine per image (source px → target px, pixel centres at +0.5) says crop, scale, flip and rotation, so that every
+decoder gives the same picture for the same job. Nothing here knows sensors, batches or policy: a picture that fails
+leaves a status and a message, and the caller decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from ..formats.integrity import payload_hash
+from .image_header import image_size
+from .images import Images
+
+__all__ = ["BROKEN", "MISMATCH", "OK", "Decoder", "ImageJobs", "PortableDecoder", "level_table"]
+
+OK: Final = 0
+BROKEN: Final = 2
+MISMATCH: Final = 4
+"""Statuses are those of `formats.kernel.Status`: from BROKEN on there is no picture; MISMATCH: not the bytes that were hashed."""
+
+# Below this rest scale a plain bilinear step skips source pixels visibly; the image is then sampled twice as densely and
+# averaged 2 × 2 (tests/loader/test_decode.py holds the PSNR against an area reference).
+_BILINEAR_FROM: Final = 0.75
+
+
+@dataclass(slots=True)
+class ImageJobs:
+    """Images to decode into one array, all to one size and dtype."""
+
+    data: Sequence[memoryview]
+    """n encoded images, not yet checked."""
+    hashes: NDArray[np.uint64]
+    """(n,) xxh3-64 of each; whoever decodes compares them on the very bytes it reads."""
+    codecs: Sequence[str]
+    """"jpeg" or "png", each."""
+    affine: NDArray[np.float64]
+    """(n, 2, 3), source px → target px."""
+    out: NDArray[Any]
+    """(M, 3, H, W) or (M, H, W, 3) view of batch memory; bfloat16 as uint16 bits."""
+    index: NDArray[np.int64]
+    """(n,): which of the M places each image goes to."""
+    look: Images
+    """How pixels are written: dtype, mean, std, layout, and the level that fills what lies outside the source."""
+    messages: dict[int, str] = field(default_factory=dict)
+    """Filled in by the decoder: job → what was wrong with it."""
+
+
+class Decoder(Protocol):
+    """Works off image jobs; called from several threads at once."""
+
+    name: str
+    """For reports: "portable", "native" …"""
+    whole_step: bool
+    """True: wants all images of a step in one call and spreads them over threads of its own."""
+
+    def start(self, threads: int) -> None:
+        """Iteration is about to start, and may use `threads` decode threads; harmless when repeated."""
+        ...
+
+    def decode(self, jobs: ImageJobs) -> NDArray[np.int8]:
+        """Decode every job into its place and return a status each; messages go into `jobs.messages`."""
+        ...
+
+
+@lru_cache(maxsize=64)
+def level_table(look: Images) -> NDArray[Any]:  # Any: of the look's dtype
+    """Return (3, 256): the output value of each 8-bit level of each channel; bfloat16 as its bits in uint16."""
+    levels = np.arange(256, dtype=np.float64)
+    if look.dtype == "uint8":
+        return np.asarray(np.tile(levels.astype(np.uint8), (3, 1)))
+    values = (levels - np.asarray(look.mean)[:, None]) / np.asarray(look.std)[:, None]
+    if look.dtype == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32)
+        # Round to nearest, ties to even, as torch does; no level table holds NaN.
+        return np.asarray(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
+    return np.asarray(values.astype(look.dtype))
+
+
+class PortableDecoder:
+    """Decodes with simplejpeg and OpenCV; needs no compiled part of ours.
+
+    JPEGs are decoded at 1/2, 1/4 or 1/8 where the target allows, into memory that each thread reuses; what scale is left
+    is done by one warp. OpenCV's own thread pool is switched off for the process, because its threads and ours would
+    compete for the same cores.
+    """
+
+    name = "portable"
+    whole_step = False
+
+    def __init__(self) -> None:
+        cv2.setNumThreads(1)
+        self._local = threading.local()
+
+    def start(self, threads: int) -> None:
+        """Do nothing: the threads are those that call."""
+
+    def decode(self, jobs: ImageJobs) -> NDArray[np.int8]:
+        """Decode every job into its place and return a status each."""
+        status = np.zeros(len(jobs.data), np.int8)
+        table = level_table(jobs.look)
+        for job in range(len(jobs.data)):
+            if payload_hash(jobs.data[job]) != int(jobs.hashes[job]):
+                status[job] = MISMATCH
+                continue
+            try:
+                self._one(jobs, job, table)
+            except (ValueError, cv2.error) as error:  # DecodeError is a ValueError, as are simplejpeg's
+                status[job] = BROKEN
+                jobs.messages[job] = str(error).strip()
+        return status
+
+    def _one(self, jobs: ImageJobs, job: int, table: NDArray[Any]) -> None:
+        data, affine = jobs.data[job], jobs.affine[job]
+        channels_first = jobs.look.layout == "chw"
+        height, width = jobs.out.shape[2:] if channels_first else jobs.out.shape[1:3]
+        # Smallest stretch of the linear part: by how much the picture shrinks along its most shrunk direction.
+        scale = float(np.linalg.svd(affine[:, :2], compute_uv=False)[-1])
+        if jobs.codecs[job] == "jpeg":
+            picture, shrunk = self._jpeg(data, scale)
+        else:
+            picture, shrunk = _opencv(data), 1
+        while scale * shrunk * 2 <= 1 and min(picture.shape[:2]) >= 2:
+            picture, shrunk = _halve(picture), shrunk * 2
+        rest = affine.copy()
+        rest[:, :2] *= shrunk
+        target = self._warp(picture, rest, width, height, jobs.look.fill)
+        place = jobs.out[jobs.index[job]]
+        for channel in range(3):
+            plane = cv2.extractChannel(target, channel, self._scratch("plane", (height, width)))
+            np.take(
+                table[channel],
+                plane,
+                out=place[channel] if channels_first else place[..., channel],
+                mode="clip",  # levels are 0–255 by type; "raise" would buffer the output
+            )
+
+    def _jpeg(self, data: memoryview, scale: float) -> tuple[NDArray[np.uint8], int]:
+        width, height = image_size(data, "jpeg")
+        shrink = 1
+        while shrink < 8 and scale * shrink * 2 <= 1:
+            shrink *= 2
+        small = (-(-height // shrink), -(-width // shrink))
+        buffer = self._scratch("jpeg", (*small, 3))
+        picture = simplejpeg.decode_jpeg(
+            data,
+            colorspace="RGB",
+            min_height=small[0] if shrink > 1 else 0,
+            min_width=small[1] if shrink > 1 else 0,
+            buffer=buffer,
+        )
+        return picture, shrink
+
+    def _warp(
+        self, picture: NDArray[np.uint8], affine: NDArray[np.float64], width: int, height: int, fill: int
+    ) -> NDArray[np.uint8]:
+        if np.array_equal(affine, [[1, 0, 0], [0, 1, 0]]) and picture.shape[:2] == (height, width):
+            return picture
+        dense = 2 if np.linalg.svd(affine[:, :2], compute_uv=False)[-1] < _BILINEAR_FROM else 1
+        matrix = affine * dense
+        # OpenCV counts pixel centres as whole numbers; ours are at +0.5.
+        matrix[:, 2] += matrix[:, :2] @ (0.5, 0.5) - 0.5
+        shape = (height * dense, width * dense, 3)
+        straight = matrix[0, 1] == 0 == matrix[1, 0]
+        warped = cv2.warpAffine(
+            picture,
+            matrix,
+            (shape[1], shape[0]),
+            dst=self._scratch("warp", shape),
+            flags=cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_REPLICATE if straight else cv2.BORDER_CONSTANT,
+            borderValue=(fill, fill, fill),
+        )
+        if dense == 2:
+            half = self._scratch("half", (height, width, 3))
+            warped = cv2.resize(warped, (width, height), dst=half, interpolation=cv2.INTER_AREA)
+        if straight:
+            _paint_outside(warped, affine, picture.shape[1], picture.shape[0], fill)
+        return np.asarray(warped)
+
+    def _scratch(self, purpose: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Return this thread's memory for `purpose`, kept from job to job: fresh pages cost more than the decode saves."""
+        need = int(np.prod(shape))
+        held: NDArray[np.uint8] | None = getattr(self._local, purpose, None)
+        if held is None or held.size < need:
+            held = np.empty(need, np.uint8)
+            setattr(self._local, purpose, held)
+        return held[:need].reshape(shape)
+
+
+def _opencv(data: memoryview) -> NDArray[np.uint8]:
+    image_size(data, "png")
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if picture is None:
+        raise ValueError("the PNG decoder gave no picture")
+    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
+
+
+def _halve(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    height, width = picture.shape[0] & ~1, picture.shape[1] & ~1
+    return np.asarray(cv2.resize(picture[:height, :width], (width // 2, height // 2), interpolation=cv2.INTER_AREA))
+
+
+def _paint_outside(target: NDArray[np.uint8], affine: NDArray[np.float64], width: int, height: int, fill: int) -> None:
+    """Fill target pixels whose centre lies outside the source; for affines without rotation."""
+    ends_x = sorted((affine[0, 2], affine[0, 0] * width + affine[0, 2]))
+    ends_y = sorted((affine[1, 2], affine[1, 1] * height + affine[1, 2]))
+    # A pixel i is inside when its centre i + 0.5 is; 1e-6 px keeps rounding from opening a rim.
+    left, right = (int(np.ceil(end - 0.5 + slack)) for end, slack in zip(ends_x, (-1e-6, 1e-6), strict=True))
+    top, bottom = (int(np.ceil(end - 0.5 + slack)) for end, slack in zip(ends_y, (-1e-6, 1e-6), strict=True))
+    target[: max(top, 0)] = fill
+    target[max(bottom, 0) :] = fill
+    target[:, : max(left, 0)] = fill
+    target[:, max(right, 0) :] = fill
