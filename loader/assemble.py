@@ -1,0 +1,159 @@
+"""Items → batch contents: which fields a view's batches have, from windows and schema, and how one batch is put together.
+
+No sensor is known by name: its kind says how its payloads become arrays, its columns are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import UsageError
+from .column_field import ColumnField
+from .decode import Decoder
+from .draft import Draft, Field, Prepared, Task
+from .image_field import ImageField, ImagePart, native_size
+from .images import Images, match_sensors
+from .motion_field import SweepsField, TrajectoryField
+from .payloads import PayloadReader
+from .point_field import PointField
+from .sweeps import Sweeps
+from .table_field import TableField
+from .trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from ..formats.packed_set import PackedSet
+    from .view import View
+
+__all__ = ["Assembler", "Draws"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """What random choices of a batch are keyed by, besides the items."""
+
+    seed: int
+    epoch: int
+    occurrence: NDArray[np.int64]
+    """(B,)"""
+
+
+class Assembler:
+    """Puts batches of one view together; has no state that changes, and may be shared by threads."""
+
+    def __init__(self, packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> None:
+        self._packed, self._view = packed, view
+        self.fields: list[Field] = _fields(packed, view, images, decoder)
+        keys = [field.key for field in self.fields]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise UsageError(f"two fields of the batch are called {twice[0]!r}; give one of the windows or Images another name")
+        self.bfloat16 = frozenset(
+            f"{field.key}.image" for field in self.fields if isinstance(field, ImageField) and field.images.dtype == "bfloat16"
+        )
+        """Dotted keys whose arrays hold bfloat16 bits."""
+
+    def begin(self, step: int, items: NDArray[np.int64], draws: Draws) -> tuple[Draft, list[Prepared]]:
+        """Find the rows of `items` (−1: nothing) and what memory the batch takes; reads columns, no payloads."""
+        draft = Draft(
+            step=step,
+            items=items,
+            frames=self._view.frames(items),
+            windows=self._view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
+        )
+        return draft, [field.prepare(draft) for field in self.fields]
+
+    def tasks(self, draft: Draft, prepared: Sequence[Prepared], memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
+        """Lay the batch out in `memory` (one piece for each size, in order) and return the work that fills it."""
+        pieces = iter(memory)
+        return [task for part in prepared for task in part.fill([next(pieces) for _ in part.sizes])]
+
+    def finish(self, draft: Draft) -> dict[str, Any]:  # Any: see Draft.entries
+        """Return the batch's contents as arrays, all tasks being done."""
+        for finisher in draft.finishers:
+            finisher()
+        there = draft.frames >= 0
+        stamp, frame = np.zeros(len(there), np.int64), np.full(len(there), -1, np.int64)
+        drive = [""] * len(there)
+        frames = draft.frames[there]
+        if len(frames):
+            drives = self._packed.drive_of(frames)
+            stamp[there] = self._packed.frame_stamps(frames)
+            frame[there] = frames - self._packed.frame_starts[drives]
+            for sample, number in zip(np.flatnonzero(there).tolist(), drives.tolist(), strict=True):
+                drive[sample] = self._packed.drives[number].name
+        return {**draft.entries, "stamp": stamp, "frame": frame, "drive": drive}
+
+
+def _fields(packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> list[Field]:
+    fields: list[Field] = []
+    cameras: dict[str, list[tuple[ImagePart, int]]] = {}
+    for window, name in zip(view.windows, view.names, strict=True):
+        sensors = view.sensors(name)
+        for place, sensor in enumerate(map(packed.schema.sensor, sensors)):
+            # One sensor: the window's name. Several of a kind: each its own, under the window's where that was given.
+            key = name if len(sensors) == 1 else f"{window.name}.{sensor.name}" if window.name else sensor.name
+            reader = PayloadReader(packed, sensor)
+            if isinstance(window, Trajectory):
+                fields.append(TrajectoryField(key, packed.timeline(sensor.name), window=name))
+            elif isinstance(window, Sweeps):
+                ego = packed.timeline("ego") if "ego" in packed.schema.by_name else packed.timeline(packed.schema.reference)
+                fields.append(SweepsField(key, reader, window, window=name, ego=ego))
+            elif sensor.codec is None:
+                fields.append(ColumnField(key, sensor, packed.timeline(sensor.name), window=name, place=place))
+            elif sensor.kind == "image":
+                part = ImagePart(window=name, place=place, reader=reader)
+                cameras.setdefault(sensor.name, []).append((part, window.length))
+            elif sensor.kind == "points":
+                fields.append(PointField(key, reader, window=name, place=place))
+            else:
+                fields.append(TableField(key, reader, window=name, place=place))
+    return fields + _image_fields(cameras, images, decoder)
+
+
+def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Sequence[Images], decoder: Decoder) -> list[Field]:
+    """Return one field for each `Images`; without any, one for each native size.
+
+    Image sensors that no `Images` names are not read: decoding them at full size unasked would cost most of the machine.
+    """
+    fields: list[Field] = []
+    for look in images or _native_groups(cameras):
+        parts: list[ImagePart] = []
+        lengths: dict[int, str] = {}
+        for name in match_sensors(look.sensors, list(cameras)):
+            windows = cameras[name]
+            # A sensor in several windows: the Images named like the window means that one.
+            chosen = [pair for pair in windows if pair[0].window == look.name] or windows
+            if len(chosen) > 1:
+                names = ", ".join(repr(part.window) for part, _ in chosen)
+                raise UsageError(f"Images {look.name!r}: sensor {name!r} is in windows {names}; call the Images like one of them")
+            parts.append(chosen[0][0])
+            lengths.setdefault(chosen[0][1], name)
+        if len(lengths) > 1:
+            listed = ", ".join(f"{name!r} has {length}" for length, name in lengths.items())
+            raise UsageError(f"Images {look.name!r}: its sensors differ in payloads a sample ({listed}); use one Images for each")
+        fields.append(ImageField(look, parts, next(iter(lengths)), decoder))
+    return fields
+
+
+def _native_groups(cameras: dict[str, list[tuple[ImagePart, int]]]) -> list[Images]:
+    """Return one `Images` for each window and native size: "camera", or "camera_900x1600" where sizes differ."""
+    groups: dict[str, dict[tuple[int, int], list[str]]] = {}
+    for name, windows in cameras.items():
+        for part, _ in windows:
+            groups.setdefault(part.window, {}).setdefault(native_size(part.reader), []).append(name)
+    looks = []
+    for window, sizes in groups.items():
+        for (height, width), names in sizes.items():
+            look = Images([_literal(name) for name in names], size=(height, width), name=window)
+            looks.append(look if len(sizes) == 1 else replace(look, name=f"{window}_{height}x{width}"))
+    return looks
+
+
+def _literal(name: str) -> str:
+    """Return a shell pattern that matches exactly `name`."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -1,0 +1,72 @@
+"""One batch in the making: its arrays, the work still to do on them, and what has gone wrong so far.
+
+Threads share a draft without a lock: every task writes to places no other task writes to, and failures are collected in
+a dict, one key a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import HeadwayError
+from .read_set import Resolved
+
+__all__ = ["Draft", "Field", "Prepared", "Task"]
+
+
+@dataclass(slots=True)
+class Task:
+    """One piece of work that any thread may do."""
+
+    run: Callable[[], None]
+    what: str
+    """For messages: what is being worked on."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A batch of B samples between plan and delivery."""
+
+    step: int
+    """Number of the batch within its epoch."""
+    items: NDArray[np.int64]
+    """(B,) items delivered; −1: nothing (padding or masked)."""
+    frames: NDArray[np.int64]
+    """(B,) global frame numbers; −1 where items are."""
+    windows: dict[str, Resolved]
+    """By window name, over all B samples; rows are −1 where items are."""
+    entries: dict[str, Any] = field(default_factory=dict)  # Any: arrays, lists of text, and dicts of them
+    """What becomes the batch."""
+    finishers: list[Callable[[], None]] = field(default_factory=list)
+    """Run in order by one thread once all tasks are done."""
+    failures: dict[int, HeadwayError] = field(default_factory=dict)
+    """Sample → what was wrong with one of its payloads (the first that was found)."""
+
+    def fail(self, sample: int, error: HeadwayError) -> None:
+        """Record that a payload of `sample` cannot be used; the fault policy decides what that means."""
+        self.failures.setdefault(sample, error)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What a field needs before work on it can start."""
+
+    fill: Callable[[Sequence[NDArray[np.uint8]]], list[Task]]
+    """Given memory of `sizes`, places the field's arrays into the draft and returns the work that fills them."""
+    sizes: Sequence[int] = ()
+    """Bytes of each piece of batch memory; small arrays need none."""
+
+
+class Field(Protocol):
+    """One key of the batch: knows its layout once, and fills it batch by batch."""
+
+    key: str
+
+    def prepare(self, draft: Draft) -> Prepared:
+        """Find out how much memory this batch's field takes; no payload is decoded here."""
+        ...

@@ -1,0 +1,191 @@
+"""A group of cameras as one batch field: pixels at one size, with the matrices that belong to exactly those pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, UsageError
+from .column_field import gather_columns, shared_columns
+from .decode import BROKEN, Decoder, ImageJobs
+from .draft import Draft, Prepared, Task
+from .image_header import image_size
+from .images import Images
+from .payloads import PayloadReader
+
+__all__ = ["ImageField", "ImagePart"]
+
+# Images of one task where the decoder leaves the spreading to us: few enough that threads end a step together.
+_TASK_IMAGES: Final = 2
+_STORED: Final = {"bfloat16": "uint16"}  # numpy has no bfloat16; the batch turns the bits into torch's
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """One camera of a group: where its rows are."""
+
+    window: str
+    place: int
+    """Index on the window's sensor axis."""
+    reader: PayloadReader
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """One image to decode."""
+
+    reader: PayloadReader
+    row: int
+    place: int
+    """Flat index on the [B, T, N] axes."""
+    data: memoryview
+    hash: int
+
+
+class ImageField:
+    """Fills batch[name] for one `Images`: "image" [B, T, N, 3, H, W] or [B, T, N, H, W, 3], and its geometry."""
+
+    def __init__(self, images: Images, parts: Sequence[ImagePart], length: int, decoder: Decoder) -> None:
+        self.key = images.name
+        self.images = images if images.size is not None else replace(images, size=_native_size(images, parts))
+        self._parts, self._length, self._decoder = list(parts), length, decoder
+        height, width = self.images.size or (0, 0)
+        self._shape = (3, height, width) if images.layout == "chw" else (height, width, 3)
+        self._dtype = np.dtype(_STORED.get(images.dtype, images.dtype))
+        self._columns = shared_columns([part.reader.sensor for part in parts])
+
+    def prepare(self, draft: Draft) -> Prepared:
+        """Ask for memory for all pixels of the batch."""
+        images = len(draft.items) * self._length * len(self._parts)
+        return Prepared(sizes=[images * int(np.prod(self._shape)) * self._dtype.itemsize], fill=partial(self._fill, draft))
+
+    def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
+        lead = (len(draft.items), self._length, len(self._parts))
+        image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
+        rows, valid, stamps, error = (
+            np.stack([getattr(draft.windows[part.window], name)[..., part.place] for part in self._parts], -1)
+            for name in ("rows", "valid", "stamps", "sync_error")
+        )
+        affine = np.zeros((*lead, 3, 3))
+        draft.entries[self.key] = entry = {
+            "image": image,
+            "affine": affine,
+            "stamp": stamps,
+            "sync_error": error,
+            "mask": valid,
+            "sensors": [part.reader.sensor.name for part in self._parts],
+        }
+        tasks = [Task(partial(self._gather, rows, entry), f"columns of {self.key!r}")]
+        there = np.flatnonzero(rows.ravel() >= 0)
+        if len(there) < rows.size:
+            tasks.append(Task(partial(_clear, image, rows), f"absent images of {self.key!r}"))
+        share = len(there) if self._decoder.whole_step else _TASK_IMAGES
+        for start in range(0, len(there), max(share, 1)):
+            jobs = there[start : start + share]
+            tasks.append(Task(partial(self._decode, draft, rows, image, affine, jobs), self._named(rows, jobs)))
+        draft.finishers.append(partial(_intrinsics, entry))
+        return tasks
+
+    def _gather(self, rows: NDArray[np.int64], entry: dict[str, Any]) -> None:  # Any: see Draft.entries
+        parts = [gather_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
+        for column in parts[0]:
+            entry[column] = np.stack([part[column] for part in parts], 2)
+
+    def _decode(
+        self,
+        draft: Draft,
+        rows: NDArray[np.int64],
+        image: NDArray[Any],  # Any: of the look's dtype
+        affine: NDArray[np.float64],
+        jobs: NDArray[np.int64],
+    ) -> None:
+        """Decode the images at flat places `jobs` of the [B, T, N] axes."""
+        found = self._locate(draft, rows, affine, jobs)
+        if not found:
+            return
+        index = np.array([each.place for each in found], np.int64)
+        work = ImageJobs(
+            data=[each.data for each in found],
+            hashes=np.array([each.hash for each in found], np.uint64),
+            codecs=[str(each.reader.sensor.codec) for each in found],
+            affine=np.ascontiguousarray(affine.reshape(-1, 3, 3)[index, :2]),
+            out=image.reshape(-1, *self._shape),
+            index=index,
+            look=self.images,
+        )
+        status = self._decoder.decode(work)
+        for job in np.flatnonzero(status >= BROKEN).tolist():
+            reader, row = found[job].reader, found[job].row
+            reason = work.messages.get(job) or f"decoder {self._decoder.name!r} gave status {int(status[job])}"
+            draft.fail(self._sample(found[job].place), _why(reader, row, reason))
+
+    def _locate(
+        self, draft: Draft, rows: NDArray[np.int64], affine: NDArray[np.float64], jobs: NDArray[np.int64]
+    ) -> list[_Image]:
+        """Find the bytes and the affine of each image; those without a readable header fail here."""
+        found: list[_Image] = []
+        flat_rows, flat_affine = rows.ravel(), affine.reshape(-1, 3, 3)
+        for part_number, part in enumerate(self._parts):
+            places = jobs[jobs % len(self._parts) == part_number]
+            data, hashes = part.reader.locate(flat_rows[places])
+            for place, payload, payload_hash in zip(places.tolist(), data, hashes.tolist(), strict=True):
+                row = int(flat_rows[place])
+                try:
+                    width, height = image_size(payload, str(part.reader.sensor.codec))
+                except DecodeError as error:
+                    draft.fail(self._sample(place), _why(part.reader, row, str(error)))
+                    continue
+                flat_affine[place] = self.images.affine(width, height)
+                found.append(_Image(part.reader, row, place, payload, payload_hash))
+        return found
+
+    def _sample(self, place: int) -> int:
+        return place // (self._length * len(self._parts))
+
+    def _named(self, rows: NDArray[np.int64], jobs: NDArray[np.int64]) -> str:
+        first = int(jobs[0])
+        part = self._parts[first % len(self._parts)]
+        return f"{len(jobs)} image(s) from {part.reader.sensor.name!r} row {int(rows.ravel()[first])}"
+
+
+def _native_size(images: Images, parts: Sequence[ImagePart]) -> tuple[int, int]:
+    """Return the one (height, width) that the first images of all sensors have."""
+    sizes = {part.reader.sensor.name: native_size(part.reader) for part in parts}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name} {height} × {width}" for name, (height, width) in sizes.items())
+        raise UsageError(f"Images {images.name!r}: sensors differ in size ({listed}); give a size, or one Images for each")
+    return next(iter(sizes.values()))
+
+
+def native_size(reader: PayloadReader) -> tuple[int, int]:
+    """Return (height, width) of a sensor's first image."""
+    if not len(reader.timeline):
+        raise UsageError(f"sensor {reader.sensor.name!r} has no images in this set, so its size is unknown; give Images a size")
+    try:
+        width, height = image_size(reader.read(0), str(reader.sensor.codec))
+    except DecodeError as error:
+        raise reader.undecodable(0, str(error)) from error
+    return height, width
+
+
+def _why(reader: PayloadReader, row: int, reason: str) -> HeadwayError:
+    """Return the error of an image that gave no picture: damaged since it was packed, or bad from the start."""
+    try:
+        reader.read(row)
+    except CorruptShard as error:
+        return error
+    return reader.undecodable(row, reason)
+
+
+def _clear(image: NDArray[Any], rows: NDArray[np.int64]) -> None:  # Any: of the look's dtype
+    image[rows < 0] = 0  # memory is recycled: what is absent must not show an older batch
+
+
+def _intrinsics(entry: dict[str, Any]) -> None:  # Any: see Draft.entries
+    if INTRINSICS in entry:
+        entry[INTRINSICS] = entry["affine"] @ entry[INTRINSICS]

@@ -1,0 +1,58 @@
+"""Payloads of a set with the name of their owner in every error: which set, drive, sensor and stamp."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import DecodeError, Sensor
+
+if TYPE_CHECKING:
+    from ..formats.packed_set import PackedSet
+
+__all__ = ["PayloadReader"]
+
+
+class PayloadReader:
+    """Reads one sensor's payloads; thread-safe, as the timeline under it is."""
+
+    def __init__(self, packed: PackedSet, sensor: Sensor) -> None:
+        self.sensor = sensor
+        self.timeline = packed.timeline(sensor.name)
+        self._packed = packed
+
+    def locate(self, rows: NDArray[np.int64]) -> tuple[list[memoryview], NDArray[np.uint64]]:
+        """Return the bytes of payloads as mapped, unchecked, and the hashes to compare them with where they are used."""
+        refs = self.timeline.refs(rows)
+        shards = {shard: self._packed.shard_bytes(shard) for shard in np.unique(refs.shard).tolist()}
+        places = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), strict=True)
+        return [shards[shard][start : start + length] for shard, start, length in places], refs.hash
+
+    def read(self, row: int) -> memoryview:
+        """Return the payload's bytes, hash-checked; CorruptShard names what does not match."""
+        return self.timeline.payload(row)
+
+    def value(self, row: int) -> Any:  # Any: by sensor kind, see formats.source.Payload
+        """Return the decoded payload."""
+        try:
+            return self.timeline.value(row)
+        except DecodeError as error:
+            raise self.undecodable(row, str(error)) from error
+
+    def undecodable(self, row: int, reason: str) -> DecodeError:
+        """Return the error that says whose payload cannot be decoded, and why."""
+        return DecodeError(
+            f"cannot decode {self.name(row)}: {reason}; run `headway verify` on the set, exclude the drive, "
+            "or set LoaderOptions(on_error='replace' or 'mask')"
+        )
+
+    def name(self, row: int) -> str:
+        """Return what a person needs to find the payload of `row`."""
+        drive = int(np.searchsorted(self.timeline.starts, row, side="right")) - 1
+        stamp = int(self.timeline.take("stamp", np.array([row], np.int64))[0])
+        return (
+            f"{self.sensor.kind} {self.sensor.name!r} at stamp {stamp} of drive {self._packed.drives[drive].name!r} "
+            f"in set {str(self._packed.location)!r}"
+        )
