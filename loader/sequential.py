@@ -32,9 +32,11 @@ class Sequential:
     kind: ClassVar[str] = "sequential"
 
     def describe(self, view: ViewInfo) -> dict[str, Json]:
+        """Return every parameter that the order depends on."""
         return {"kind": self.kind, "drop_last": self.drop_last}
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> StreamOrder:
+        """Return the order of one epoch."""
         return StreamOrder(view.items)
 
 
@@ -52,12 +54,15 @@ class Evaluation:
 
     @property
     def drop_last(self) -> bool:
+        """Never."""
         return False
 
     def describe(self, view: ViewInfo) -> dict[str, Json]:
+        """Return every parameter that the order depends on."""
         return {"kind": self.kind}
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> StreamOrder:
+        """Return the order of one epoch."""
         return StreamOrder(view.items)
 
 

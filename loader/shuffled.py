@@ -49,6 +49,7 @@ class Shuffled:
                 raise UsageError(f"cannot shuffle with {name}={value!r}: expected 1 or more")
 
     def describe(self, view: ViewInfo) -> dict[str, Json]:
+        """Return every parameter that the order depends on."""
         return {
             "kind": self.kind,
             "block_items": self.block_items or default_block_items(view),
@@ -57,6 +58,7 @@ class Shuffled:
         }
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> ShuffledOrder:
+        """Return the order of one epoch."""
         line = BlockLine(
             items=view.items,
             slots=batch_size,

@@ -9,23 +9,106 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway.formats import CorruptShard as CorruptShard
+    from headway.formats import DecodeError as DecodeError
     from headway.formats import HeadwayError as HeadwayError
+    from headway.formats import LimitExceeded as LimitExceeded
+    from headway.formats import MissingExtra as MissingExtra
+    from headway.formats import NotASet as NotASet
+    from headway.formats import SetError as SetError
+    from headway.formats import SourceError as SourceError
+    from headway.formats import StalledError as StalledError
+    from headway.formats import StateError as StateError
+    from headway.formats import StoreError as StoreError
+    from headway.formats import UnsupportedFormat as UnsupportedFormat
+    from headway.formats import UsageError as UsageError
+    from headway.formats import WorkerDied as WorkerDied
+    from headway.loader import Dataset as Dataset
+    from headway.loader import Evaluation as Evaluation
+    from headway.loader import Images as Images
+    from headway.loader import LoaderOptions as LoaderOptions
+    from headway.loader import Sequential as Sequential
+    from headway.loader import Shuffled as Shuffled
+    from headway.loader import Sweeps as Sweeps
+    from headway.loader import Topology as Topology
+    from headway.loader import Trajectory as Trajectory
+    from headway.loader import Window as Window
+    from headway.loader import open_dataset as open
+    from headway.loader.batch import Batch as Batch
+    from headway.loader.dataloader import DataLoader as DataLoader
 
 __version__ = "0.1.0"
 
 # Public name → module that defines it.
 _HOMES = {
+    "Batch": "headway.loader.batch",
+    "CorruptShard": "headway.formats",
+    "DataLoader": "headway.loader.dataloader",
+    "Dataset": "headway.loader",
+    "DecodeError": "headway.formats",
+    "Evaluation": "headway.loader",
     "HeadwayError": "headway.formats",
+    "Images": "headway.loader",
+    "LimitExceeded": "headway.formats",
+    "LoaderOptions": "headway.loader",
+    "MissingExtra": "headway.formats",
+    "NotASet": "headway.formats",
+    "Sequential": "headway.loader",
+    "SetError": "headway.formats",
+    "Shuffled": "headway.loader",
+    "SourceError": "headway.formats",
+    "StalledError": "headway.formats",
+    "StateError": "headway.formats",
+    "StoreError": "headway.formats",
+    "Sweeps": "headway.loader",
+    "Topology": "headway.loader",
+    "Trajectory": "headway.loader",
+    "UnsupportedFormat": "headway.formats",
+    "UsageError": "headway.formats",
+    "Window": "headway.loader",
+    "WorkerDied": "headway.formats",
+    "open": "headway.loader",
 }
+# Public name → its name at home, where they differ: only `headway.open` may be called like the built-in.
+_NAMES = {"open": "open_dataset"}
 
-__all__ = ["HeadwayError", "__version__"]
+__all__ = [
+    "Batch",
+    "CorruptShard",
+    "DataLoader",
+    "Dataset",
+    "DecodeError",
+    "Evaluation",
+    "HeadwayError",
+    "Images",
+    "LimitExceeded",
+    "LoaderOptions",
+    "MissingExtra",
+    "NotASet",
+    "Sequential",
+    "SetError",
+    "Shuffled",
+    "SourceError",
+    "StalledError",
+    "StateError",
+    "StoreError",
+    "Sweeps",
+    "Topology",
+    "Trajectory",
+    "UnsupportedFormat",
+    "UsageError",
+    "Window",
+    "WorkerDied",
+    "__version__",
+    "open",
+]
 
 
 def __getattr__(name: str) -> Any:  # Any: each name has its own type, which TYPE_CHECKING imports state
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(home), _NAMES.get(name, name))
     globals()[name] = value
     return value
 

@@ -1,0 +1,353 @@
+"""`DataLoader`: torch's class and signature; over a packed set it streams batches in a planned, resumable order.
+
+Over any other dataset it is torch's DataLoader with `state_dict` and `load_state_dict` added. Which path is taken depends
+on the dataset alone. Here arguments are checked and positions kept; order is `plan`'s job, making batches `engine`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+
+from ..formats import StateError, UsageError
+from .batch import Batch
+from .buffers import BufferPool
+from .cores import decode_threads
+from .dataset import Dataset
+from .decode import Decoder
+from .engine import Engine
+from .faults import FaultPolicy
+from .native_decode import default_decoder
+from .options import LoaderOptions
+from .plain import PlainState
+from .plan import Plan
+from .sampler import Sampler
+from .sequential import Sequential
+from .shuffled import Shuffled
+from .state import State
+from .stats import LoaderStats
+from .steps import StepRecipe
+from .topology import Topology, detect_topology
+
+__all__ = ["DataLoader"]
+
+log = logging.getLogger("headway")
+
+# torch's arguments that a packed set has no use for: why, and what to do instead.
+_NO_MEANING: Final[Mapping[str, str]] = {
+    "batch_sampler": "the plan forms batches, so that they are equal on any number of ranks; give sampler= one of headway's",
+    "collate_fn": "batches are assembled in place from the schema; change them after they come, or choose fields by windows=",
+    "generator": "order and draws follow from a seed, so that they survive a resume; use options=LoaderOptions(seed=…)",
+    "worker_init_fn": "there are no worker processes and no hidden random state; draws are keyed by LoaderOptions(seed=…)",
+    "multiprocessing_context": "there are no worker processes: decode threads live in this one",
+}
+
+
+class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it likes
+    """Batches of a dataset, in an order known beforehand.
+
+    Over `headway.open(…)`: seeded, rank-aware, with equal steps on all ranks and a state in each batch. `batch_size` counts
+    samples a rank and micro-batch; `num_workers` are decode threads of this process (None: chosen, 0: the caller decodes);
+    `prefetch_factor` is `LoaderOptions.prefetch`; `timeout` is its `stall_s`. Breaking out of a loop ends that epoch: the next
+    loop begins the next one, unless `load_state_dict` or `set_epoch` says otherwise. Nothing runs before iteration starts.
+
+    Over anything else: torch's DataLoader, argument for argument.
+
+    >>> loader = DataLoader(headway.open(drives_set), batch_size=2, shuffle=True, options=LoaderOptions(seed=3))
+    >>> for batch in loader:
+    ...     state = batch["state"]  # put it into the checkpoint; loader.load_state_dict(state) goes on after this batch
+    """
+
+    def __init__(
+        self,
+        dataset: Any,  # Any: a headway Dataset, or whatever torch accepts
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,  # Any: headway's Sampler, or what torch takes
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,  # Any: a name or a context, as torch takes it
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        options: LoaderOptions | None = None,
+        topology: Topology | None = None,
+        decoder: Decoder | None = None,
+    ) -> None:
+        self._plain = None if isinstance(dataset, Dataset) else PlainState()
+        torchs_own = {
+            "batch_sampler": batch_sampler,
+            "collate_fn": collate_fn,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+        }
+        if self._plain is not None:
+            _refuse_ours(options=options, topology=topology, decoder=decoder)
+            more: dict[str, Any] = {} if in_order else {"in_order": False}  # Any: torch's argument; absent before 2.6
+            super().__init__(
+                dataset,
+                batch_size,
+                shuffle,
+                sampler,
+                num_workers=num_workers or 0,
+                pin_memory=pin_memory,
+                drop_last=drop_last,
+                timeout=timeout,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                pin_memory_device=pin_memory_device,
+                **torchs_own,
+                **more,
+            )
+            return
+        for name, value in torchs_own.items():
+            if value is not None:
+                raise UsageError(f"DataLoader over a packed set takes no {name}: {_NO_MEANING[name]}")
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise UsageError(f"DataLoader over a packed set: batch_size must be a whole number from 1, found {batch_size!r}")
+        if num_workers is not None and num_workers < 0:
+            raise UsageError(f"DataLoader: num_workers must be None (chosen), 0 (the caller) or threads, found {num_workers!r}")
+        if not in_order:
+            raise UsageError("DataLoader over a packed set delivers in the plan's order; in_order=False has no meaning there")
+        if timeout < 0:
+            raise ValueError("timeout option should be non-negative")
+        if pin_memory_device not in ("", "cuda"):
+            raise UsageError(f"DataLoader over a packed set: pin_memory_device must be '' or 'cuda', found {pin_memory_device!r}")
+        self._options = _with_torchs(options or LoaderOptions(), prefetch_factor=prefetch_factor, timeout=timeout)
+        self._topology = topology or detect_topology()
+        self._order = _sampler(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
+        self._view = dataset.view
+        self._decoder = decoder or default_decoder()
+        self._assembler = dataset.assembler(self._decoder)
+        self._pool = BufferPool(self._options.memory_bytes)
+        self._stats = LoaderStats()
+        self._pin = pin_memory and torch.cuda.is_available()
+        if pin_memory and not self._pin:
+            log.warning("headway: pin_memory=True has no effect: no CUDA device is available")
+        self._start: State | None = None  # where the next iterator begins; None: epoch 0, its view not yet looked at
+        self._position: State | None = None  # what the user has received
+        self._is_loaded = False
+        self._live: weakref.ref[_PackedIterator] | None = None
+        super().__init__(dataset, batch_size, num_workers=0, drop_last=self._order.drop_last)
+        self.num_workers = decode_threads(self._topology.local_size) if num_workers is None else num_workers
+
+    @property
+    def global_batch_size(self) -> int:
+        """B: samples of a step over all ranks and micro-batches."""
+        assert self.batch_size is not None
+        return self.batch_size * self._topology.size * self._options.accumulate
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch annotates its private iterator class
+        if self._plain is not None:
+            return self._plain.begin(self, super().__iter__)
+        start = self._begin()
+        self._start = start.next_epoch(self._view.info, self._order)
+        self._position, self._is_loaded = start, False
+        iterator = _PackedIterator(self, start)
+        self._live = weakref.ref(iterator)
+        return iterator
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch: of the one being iterated, else of the next."""
+        if self._plain is not None:
+            return super().__len__()
+        live = self._live_iterator()
+        plan = live.plan if live is not None else self._begin().plan(self._view.info, self._order)
+        return plan.steps * self._options.accumulate
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator begin epoch `epoch`; a position loaded in that very epoch is kept."""
+        if self._plain is not None:
+            for holder in (self.sampler, self.batch_sampler, self.dataset):
+                tell = getattr(holder, "set_epoch", None)
+                if tell is not None:
+                    tell(epoch)
+            return
+        if epoch < 0:
+            raise UsageError(f"set_epoch: epochs count from 0, found {epoch}")
+        start = self._begin()
+        if self._is_loaded and start.epoch == epoch:
+            return
+        self._start = start.next_epoch(self._view.info, self._order, epoch=epoch)
+        self._is_loaded = False
+        if self._live_iterator() is None:
+            self._position = self._start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch that was handed over, as JSON values (plain datasets: plus a tensor)."""
+        if self._plain is not None:
+            return self._plain.state()
+        position = self._begin() if self._position is None else self._position
+        return position.to_json()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iterator go on after the batch that `state_dict` came with.
+
+        Raises:
+            StateError: the state belongs to another view, order or seed, or an iterator is under way.
+        """
+        if self._plain is not None:
+            self._plain.load(state_dict)
+            return
+        if self._live_iterator() is not None:
+            raise StateError(
+                "cannot load a state while an iterator of this loader is under way: finish it, or delete it, and load before the "
+                "next one is made"
+            )
+        self._start = self._position = State.from_json(state_dict).resume(
+            self._view.info,
+            self._order,
+            seed=self._options.seed,
+            batch_size=self.global_batch_size,
+            ranks=self._topology.size,
+            accumulation=self._options.accumulate,
+            strict_batch=self._options.strict_batch,
+        )
+        self._is_loaded = True
+
+    def stats(self) -> dict[str, float]:
+        """Return how well this rank was fed so far; `LoaderStats.report` lists the numbers. Packed sets only."""
+        if self._plain is not None:
+            raise UsageError("stats() describes loaders of packed sets; over a plain dataset torch does the loading")
+        return self._stats.report()
+
+    def _begin(self) -> State:
+        """Return where the next iterator begins."""
+        if self._start is None:
+            self._start = State.start(
+                self._view.info, self._order, seed=self._options.seed, epoch=0, batch_size=self.global_batch_size
+            )
+        return self._start
+
+    def _live_iterator(self) -> _PackedIterator | None:
+        iterator = None if self._live is None else self._live()
+        return iterator if iterator is not None and not iterator.is_done else None
+
+    def _recipe(self, plan: Plan) -> StepRecipe:
+        assert self.batch_size is not None
+        return StepRecipe(
+            plan,
+            self._assembler,
+            FaultPolicy(self._options, items=plan.view.items, epoch=plan.epoch),
+            batch_size=self.batch_size,
+            rank=self._topology.rank,
+            accumulate=self._options.accumulate,
+            pin=self._pin,
+        )
+
+    def _engine(self, recipe: StepRecipe, first: int) -> Engine[Batch]:
+        if self.num_workers:
+            self._decoder.start(self.num_workers)
+        # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
+        threads = max(2, self.num_workers) if self.num_workers and self._decoder.whole_step else self.num_workers
+        return Engine(
+            recipe,
+            self._pool,
+            first=first,
+            last=recipe.plan.steps * self._options.accumulate,
+            threads=threads,
+            prefetch=self._options.prefetch,
+            stall_s=self._options.stall_s,
+        )
+
+
+class _PackedIterator:
+    """One pass over (the rest of) an epoch; owns the engine, which ends with it."""
+
+    def __init__(self, loader: DataLoader, start: State) -> None:
+        self._loader, self._start = loader, start
+        self.plan = start.plan(loader._view.info, loader._order)
+        self.is_done = False
+        self._accumulate = loader._options.accumulate
+        self._number = start.steps_done * self._accumulate + (start.inside.micro if start.inside else 0)
+        self._engine = loader._engine(loader._recipe(self.plan), self._number)
+        weakref.finalize(self, self._engine.close, wait=False).atexit = False
+        loader._stats.begin()
+        self._engine.start()
+
+    def __iter__(self) -> _PackedIterator:
+        return self
+
+    def __len__(self) -> int:
+        return self.plan.steps * self._accumulate
+
+    def __next__(self) -> Batch:
+        loader = self._loader
+        loader._stats.asked(self._engine.ready)
+        try:
+            batch = self._engine.next()
+        except StopIteration:
+            self._end()
+            raise
+        step, micro = divmod(self._number, self._accumulate)
+        self._number += 1
+        position = self._start.after(
+            self.plan, step=step, micro=micro, ranks=loader._topology.size, accumulation=self._accumulate
+        )
+        batch["state"] = position.to_json()
+        loader._position = position
+        loader._stats.delivered(int(batch["valid"].sum()), batch.nbytes)
+        if self._number == len(self):
+            self._end()  # the threads go with the last batch: a loop that stops by count ends them, too
+        return batch
+
+    def _end(self) -> None:
+        if not self.is_done:
+            self.is_done = True
+            self._engine.close()
+            self._loader._stats.ended()
+
+
+def _sampler(
+    sampler: Any, *, shuffle: bool | None, drop_last: bool, on_error: str
+) -> Sampler:  # Any: torch's samplers, which are refused
+    if sampler is None:
+        return Shuffled(drop_last=drop_last) if shuffle else Sequential(drop_last=drop_last)
+    if not hasattr(sampler, "order") or not hasattr(sampler, "describe"):
+        raise UsageError(
+            f"DataLoader over a packed set takes headway's samplers, found {type(sampler).__name__}: the order must be a "
+            "function of position to be equal on all ranks and to resume; use Shuffled, Sequential, Weighted, Mixture …"
+        )
+    if shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if drop_last and not sampler.drop_last:
+        raise UsageError(f"drop_last=True belongs into the sampler: {type(sampler).__name__}(drop_last=True), if it has that")
+    if on_error == "replace" and sampler.kind in ("evaluation", "sticky"):
+        raise UsageError(
+            f"on_error='replace' would change what sampler {sampler.kind!r} promises (each item itself, in its place); use 'mask'"
+        )
+    chosen: Sampler = sampler
+    return chosen
+
+
+def _with_torchs(options: LoaderOptions, *, prefetch_factor: int | None, timeout: float) -> LoaderOptions:
+    """Return the options with torch's two arguments of the same meaning put in; both set differently is an error."""
+    changes: dict[str, Any] = {}  # Any: an int and a float
+    for name, ours, value in (("prefetch_factor", "prefetch", prefetch_factor), ("timeout", "stall_s", timeout or None)):
+        if value is None:
+            continue
+        if getattr(options, ours) not in (value, getattr(LoaderOptions(), ours)):
+            raise UsageError(f"{name}={value!r} and LoaderOptions.{ours}={getattr(options, ours)!r} differ; give one")
+        changes[ours] = value
+    return replace(options, **changes)
+
+
+def _refuse_ours(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"DataLoader: {name}= is for packed sets (headway.open); over plain datasets torch does the loading")

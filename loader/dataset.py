@@ -1,0 +1,139 @@
+"""A packed set, opened and seen through windows: what `DataLoader` streams, and a map of decoded samples by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..formats.limits import DEFAULT_LIMITS, Limits
+from ..formats.packed_set import PackedSet, open_set
+from .assemble import Assembler, Draws
+from .decode import Decoder
+from .images import Images
+from .native_decode import default_decoder
+from .view import AnyWindow, View
+
+__all__ = ["Dataset", "open_dataset"]
+
+Where = Any  # Any: pyarrow is untyped; a boolean pyarrow.compute expression, or frame numbers
+Exclude = Sequence[str | tuple[str, int]]
+
+
+def open_dataset(
+    location: str | os.PathLike[str],
+    *,
+    windows: Sequence[AnyWindow] = (),
+    images: Sequence[Images] | Images = (),
+    where: Where = None,
+    exclude: Exclude = (),
+    limits: Limits = DEFAULT_LIMITS,
+) -> Dataset:
+    """Open a packed set for training; `headway.open` is this function.
+
+    Args:
+        location: the set's directory.
+        windows: what a sample takes of each timeline (`Window`, `Trajectory`, `Sweeps`); without any, every sensor's own
+            payload of the frame.
+        images: how images are to look (`Images`); sensors that none of them names are not read. Without any, all cameras at
+            their own size.
+        where: which frames are items: a boolean `pyarrow.compute` expression over the facts of frames, or frame numbers.
+        exclude: drives, or (drive, frame) pairs, to leave out.
+        limits: sizes above which data is refused.
+
+    Raises:
+        NotASet, UnsupportedFormat, CorruptShard: the set cannot be used.
+        UsageError: windows, images or filters do not fit it.
+    """
+    looks = (images,) if isinstance(images, Images) else tuple(images)
+    return Dataset(open_set(location, limits=limits), windows=tuple(windows), images=looks, where=where, exclude=tuple(exclude))
+
+
+class Dataset:
+    """The items of a view, in (drive, stamp) order.
+
+    Give it to `headway.DataLoader`, which streams whole batches. Indexing decodes one sample on the spot, so that it also
+    works wherever a map-style dataset does, at a map-style dataset's speed. Safe to use from several threads; pickling it
+    reopens the set by its location.
+
+    >>> dataset = headway.open(ramp_set)
+    >>> len(dataset) > 0, sorted(dataset[0])[0]
+    (True, 'CAM')
+    """
+
+    def __init__(
+        self,
+        packed: PackedSet,
+        *,
+        windows: Sequence[AnyWindow] = (),
+        images: Sequence[Images] = (),
+        where: Where = None,
+        exclude: Exclude = (),
+    ) -> None:
+        self.packed = packed
+        self.images = tuple(images)
+        self.view = View(packed, windows=windows, where=where, exclude=exclude)
+        self._arguments = {"windows": windows, "images": images, "where": where, "exclude": exclude}
+        self._assembler = self.assembler(default_decoder())
+
+    def assembler(self, decoder: Decoder) -> Assembler:
+        """Return what puts batches of this dataset together, with `decoder` for the images."""
+        return Assembler(self.packed, self.view, self.images, decoder)
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:  # Any: see Batch
+        """Return sample `item`: a batch of one without its first axis. Random windows draw as for seed 0, epoch 0."""
+        from .batch import to_tensors  # torch is loaded by who needs tensors
+
+        if not -len(self) <= item < len(self):
+            raise IndexError(f"item {item} is out of range: this dataset has {len(self)} items")
+        items = np.array([item % len(self)], np.int64)
+        draws = Draws(seed=0, epoch=0, occurrence=np.zeros(1, np.int64))
+        draft, prepared = self._assembler.begin(0, items, draws)
+        memory = [np.empty(size, np.uint8) for part in prepared for size in part.sizes]
+        for task in self._assembler.tasks(draft, prepared, memory):
+            task.run()
+        if draft.failures:
+            raise draft.failures[0]
+        contents = to_tensors(self._assembler.finish(draft), self._assembler.bfloat16)
+        sample = {name: _first(value) for name, value in contents.items()}
+        return {**sample, "id": int(items[0])}
+
+    def __getitems__(self, items: Sequence[int]) -> list[dict[str, Any]]:  # Any: see Batch
+        """Return several samples, as torch's fetcher asks for them."""
+        return [self[item] for item in items]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # Any: see Batch
+        return (self[item] for item in range(len(self)))
+
+    def close(self) -> None:
+        """Let go of the set's shards; mappings go when the last view of them does."""
+        self.packed.close()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: the shape pickle asks for
+        return _reopened, (self.packed, self._arguments)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.packed.location)!r}, items={len(self)}, windows={list(self.view.names)})"
+
+
+def _reopened(packed: PackedSet, arguments: dict[str, Any]) -> Dataset:  # Any: the constructor's own arguments
+    return Dataset(packed, **arguments)
+
+
+def _first(value: Any) -> Any:  # Any: nested, see Batch
+    """Take the only sample out of a batch of one; packed points have no batch axis and stay as they are."""
+    if isinstance(value, dict):
+        whole = {"points", "offsets", "columns", "fields", "sensors"}
+        return {name: item if name in whole else _first(item) for name, item in value.items()}
+    return value[0]

@@ -1,0 +1,351 @@
+"""Batches ahead of the consumer: steps are planned in order, worked on in any order by a few threads, delivered in order.
+
+Threads live in the caller's process from `start` to `close`. There is one lock; whoever holds it only looks at or changes
+the list of open steps, and work is done outside it. The consumer's wait has a deadline that every finished task pushes
+back; when it passes, the error says what every thread was doing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import StalledError, UsageError, WorkerDied
+from .buffers import SMALL_BYTES, BufferPool, block_bytes
+from .draft import Task
+
+__all__ = ["Begun", "Engine", "Recipe"]
+
+log = logging.getLogger("headway")
+B_co = TypeVar("B_co", covariant=True)
+B = TypeVar("B")
+
+_FIRST_WORD_S: Final = 2.0
+_JOIN_S: Final = 5.0
+
+
+class Begun(Protocol[B_co]):
+    """One step between plan and delivery; used by one thread at a time, its tasks by any."""
+
+    @property
+    def what(self) -> str:
+        """Which batch this is, for messages."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each piece of batch memory that the step needs."""
+        ...
+
+    def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> Sequence[Task]:
+        """Return the work, given memory of `sizes`."""
+        ...
+
+    def finish(self) -> B_co | None:
+        """After all tasks: return the batch, or None if the step has changed (a sample was replaced) and is to be redone."""
+        ...
+
+
+class Recipe(Protocol[B_co]):
+    """What is to be made; called by one thread at a time, step by step."""
+
+    def begin(self, step: int) -> Begun[B_co]:
+        """Plan a step: which rows, how much memory. Reads columns, no payloads."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Step(Generic[B]):
+    number: int
+    tasks: deque[Task] = field(default_factory=deque)
+    left: int = 0
+    """Tasks not yet finished; guarded by the engine's lock."""
+    begun: Begun[B] | None = None
+    batch: B | None = None
+    error: BaseException | None = None
+    done: bool = False
+    waits_for_memory: str = ""
+
+
+class Engine(Generic[B]):
+    """Makes steps `first` to `last` (exclusive) of a recipe and hands them out one by one.
+
+    With `threads` 0 each batch is made by the caller when it asks. Not to be shared by several consumers.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe[B],
+        pool: BufferPool,
+        *,
+        first: int,
+        last: int,
+        threads: int,
+        prefetch: int,
+        stall_s: float,
+    ) -> None:
+        self._recipe, self._pool = recipe, pool
+        self._next, self._last = first, last
+        self._prefetch, self._stall_s = prefetch, stall_s
+        self._threads_wanted = threads
+        # An RLock: the consumer's iterator may be finalised, and close us, in a thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._steps: deque[_Step[B]] = deque()
+        self._planning = False
+        self._waiting = False
+        self._closed = False
+        self._failed: BaseException | None = None
+        self._progress = time.monotonic()
+        self._threads: list[threading.Thread] = []
+        self._doing: dict[int, str] = {}
+        self._pid = os.getpid()
+
+    @property
+    def ready(self) -> int:
+        """Batches that could be handed out without waiting."""
+        with self._changed:
+            return sum(step.done for step in self._steps)
+
+    def start(self) -> None:
+        """Start the threads."""
+        _live.add(self)
+        for number in range(self._threads_wanted):
+            thread = threading.Thread(target=self._work, name=f"headway-decode-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def next(self) -> B:
+        """Return the next batch in order; StopIteration after the last.
+
+        An error met while making it is raised here, with its own traceback; it ends the engine, and is raised again by
+        every later call, because what follows is not known to be what was planned.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._closed or (self._next >= self._last and not self._steps):
+            raise StopIteration
+        try:
+            step = self._in_caller() if not self._threads_wanted else self._head()
+        except StalledError as error:
+            self._failed = error
+            self.close(wait=False)  # whoever stalls does not come when called
+            raise
+        if step.error is not None:
+            self._failed = step.error
+            if not isinstance(step.error, Exception):  # a SystemExit in there must not end the consumer
+                self._failed = WorkerDied(f"a decode thread was told to end by {step.error!r} while making batch {step.number}")
+                self._failed.__cause__ = step.error
+            self.close()
+            raise self._failed
+        assert step.batch is not None
+        return step.batch
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the threads and let go of everything not yet handed out; harmless when repeated.
+
+        With wait=False (finalisers) threads end by themselves after the task they are in.
+        """
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and none of the threads
+        with self._changed:
+            self._closed = True
+            self._steps.clear()
+            self._changed.notify_all()
+        if wait:
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join(_JOIN_S)
+        _live.discard(self)
+
+    def _head(self) -> _Step[B]:
+        """Wait for the first open step to be done and take it."""
+        started = time.monotonic()
+        warned = False
+        with self._changed:
+            self._waiting = True
+            self._changed.notify_all()
+            try:
+                while not (self._steps and self._steps[0].done):
+                    self._changed.wait(min(1.0, self._stall_s / 4))
+                    now = time.monotonic()
+                    waited = now - max(started, self._progress)
+                    blocked = self._steps[0].waits_for_memory if self._steps else ""
+                    if waited > _FIRST_WORD_S and not warned and blocked:
+                        warned = True
+                        gc.collect()  # a batch caught in a reference cycle is free memory nobody has noticed
+                        log.warning("headway: %s", self._pool.why(blocked, now - started))
+                    if waited > self._stall_s:
+                        raise StalledError(self._stalled(now - started))
+            finally:
+                self._waiting = False
+            step = self._steps.popleft()
+            self._changed.notify_all()
+        return step
+
+    def _in_caller(self) -> _Step[B]:
+        step: _Step[B] = _Step(self._next)
+        self._next += 1
+        try:
+            begun = self._recipe.begin(step.number)
+            while step.batch is None:
+                self._check_budget(begun)
+                for task in begun.tasks(self._lease(begun, timeout_s=self._stall_s)):
+                    task.run()
+                step.batch = begun.finish()
+        except StalledError:
+            raise
+        except Exception as error:
+            error.add_note(f"while making batch {step.number}")
+            step.error = error
+        return step
+
+    def _work(self) -> None:
+        me = threading.get_ident()
+        while True:
+            with self._changed:
+                while (picked := self._pick()) is None:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+            step, task = picked
+            try:
+                if task is None:
+                    self._doing[me] = f"planning batch {step.number}"
+                    self._begin(step)
+                else:
+                    self._doing[me] = f"batch {step.number}: {task.what}"
+                    task.run()
+            except BaseException as error:  # whatever it is, the consumer gets it
+                self._fail(step, error)
+            self._doing.pop(me, None)
+            if task is not None:
+                self._task_done(step)
+            # A thread that waits must not keep a batch alive: its memory would not come back.
+            del step, task, picked
+
+    def _pick(self) -> tuple[_Step[B], Task | None] | None:
+        """Return a task of the earliest step that has one, else a step to plan; the caller holds the lock."""
+        if self._closed:
+            return None
+        for step in self._steps:
+            if step.tasks:
+                return step, step.tasks.popleft()
+        room = self._prefetch + self._waiting
+        if not self._planning and self._next < self._last and len(self._steps) < room:
+            self._planning = True
+            step = _Step(self._next)
+            self._next += 1
+            self._steps.append(step)
+            return step, None
+        return None
+
+    def _begin(self, step: _Step[B]) -> None:
+        try:
+            step.begun = self._recipe.begin(step.number)
+        finally:
+            self._planning = False
+        self._submit(step)
+
+    def _submit(self, step: _Step[B]) -> None:
+        begun = step.begun
+        assert begun is not None
+        self._check_budget(begun)
+        step.waits_for_memory = begun.what
+        memory = self._lease(begun, timeout_s=None)
+        step.waits_for_memory = ""
+        if self._closed:
+            return
+        tasks = begun.tasks(memory)
+        del memory
+        with self._changed:
+            step.left = len(tasks) + 1  # + 1: this call, so that a step without tasks is finished, too
+            step.tasks.extend(tasks)
+            self._changed.notify_all()
+        self._task_done(step)
+
+    def _task_done(self, step: _Step[B]) -> None:
+        with self._changed:
+            self._progress = time.monotonic()
+            step.left -= 1
+            if step.left or step.done:
+                return
+        try:
+            assert step.begun is not None
+            batch = step.begun.finish()
+            if batch is None:
+                self._submit(step)
+                return
+        except BaseException as error:  # whatever it is, the consumer gets it
+            self._fail(step, error)
+            return
+        with self._changed:
+            step.batch, step.begun = batch, None
+            step.done = True
+            self._changed.notify_all()
+
+    def _fail(self, step: _Step[B], error: BaseException) -> None:
+        error.add_note(f"while making batch {step.number} in thread {threading.current_thread().name}")
+        with self._changed:
+            if step.error is None:
+                step.error = error
+            step.tasks.clear()
+            step.done = True
+            self._next = self._last  # nothing after a failed batch is handed out
+            self._changed.notify_all()
+
+    def _lease(self, begun: Begun[B], *, timeout_s: float | None) -> list[NDArray[np.uint8]]:
+        """Return memory of the step's sizes: big pieces from the pool, all at once, small ones from malloc."""
+        big = [size for size in begun.sizes if size > SMALL_BYTES]
+        leased = self._pool.lease(big, what=begun.what, timeout_s=timeout_s, cancelled=lambda: self._closed)
+        if len(leased) < len(big):
+            return []
+        pieces = iter(leased)
+        return [next(pieces) if size > SMALL_BYTES else np.empty(size, np.uint8) for size in begun.sizes]
+
+    def _check_budget(self, begun: Begun[B]) -> None:
+        need = 2 * sum(block_bytes(size) for size in begun.sizes if size > SMALL_BYTES)
+        if need > self._pool.budget_bytes:
+            raise UsageError(
+                f"{begun.what}: memory_bytes={self._pool.budget_bytes} does not hold two batches, which take {need} bytes; "
+                f"set LoaderOptions(memory_bytes={need}) or more, or make batch_size or the images smaller"
+            )
+
+    def _stalled(self, waited: float) -> str:
+        head = self._steps[0] if self._steps else None
+        if head is not None and head.waits_for_memory:
+            return self._pool.why(head.waits_for_memory, waited)
+        frames = sys._current_frames()
+        doing = [
+            f"  {thread.name}: {self._doing.get(thread.ident or 0, 'waiting for work')}\n"
+            + "".join(traceback.format_stack(frames[thread.ident]) if thread.ident in frames else ["    (ended)\n"])
+            for thread in self._threads
+        ]
+        return (
+            f"no progress on batch {self._next if head is None else head.number} for {self._stall_s:g} s "
+            f"(asked for {waited:.0f} s ago); the storage or a decoder hangs; raise LoaderOptions.stall_s if it is only slow. "
+            "Threads:\n" + "".join(doing)
+        )
+
+
+_live: weakref.WeakSet[Engine[Any]] = weakref.WeakSet()  # Any: engines of whatever
+
+
+@atexit.register
+def _close_all() -> None:
+    """Join all threads before the interpreter goes: one that comes back from C code afterwards would crash it."""
+    for engine in list(_live):
+        engine.close()

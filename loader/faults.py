@@ -1,0 +1,102 @@
+"""What happens to a sample whose payload cannot be used: raise, replace or mask. Nothing else in headway decides this.
+
+A replacement is a keyed draw over the view, so it is the same on every topology and after a resume, and ranks need not
+talk. Only permanent faults come here (bad bytes, wrong hashes); a store that does not answer raises by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import DecodeError, HeadwayError
+from .draws import below, key
+from .options import LoaderOptions
+
+__all__ = ["FaultPolicy"]
+
+log = logging.getLogger("headway")
+
+# A run of bad draws this long means that the set is bad, not the sample.
+_ATTEMPTS: Final = 16
+# Below this many bad samples a share says nothing.
+_SHARE_FROM: Final = 10
+
+
+class FaultPolicy:
+    """Decides for one epoch of one rank, within the budget of its options; thread-safe."""
+
+    def __init__(self, options: LoaderOptions, *, items: int, epoch: int) -> None:
+        self._options, self._items, self._epoch = options, items, epoch
+        self._lock = threading.Lock()
+        self._bad = 0
+        self._seen = 0
+        self._attempts: dict[tuple[int, int], int] = {}
+
+    @property
+    def bad(self) -> int:
+        """Bad samples met so far."""
+        return self._bad
+
+    def passed(self, samples: int) -> None:
+        """Count samples that were delivered, for the share."""
+        with self._lock:
+            self._seen += samples
+
+    def decide(
+        self,
+        planned: NDArray[np.int64],
+        occurrence: NDArray[np.int64],
+        items: NDArray[np.int64],
+        failures: Mapping[int, HeadwayError],
+    ) -> NDArray[np.int64]:
+        """Return the items (B,) to deliver instead of `items`, some of which failed; −1 masks.
+
+        Raises:
+            HeadwayError: the policy is to raise, or its budget is used up.
+        """
+        first = failures[min(failures)]
+        if self._options.on_error == "raise":
+            raise first
+        decided = items.copy()
+        for sample, error in sorted(failures.items()):
+            item, repeat = int(planned[sample]), int(occurrence[sample])
+            self._count(error)
+            if self._options.on_error == "mask":
+                decided[sample] = -1
+                log.warning("headway: item %d is masked: %s", item, error)
+                continue
+            decided[sample] = self._replacement(item, repeat, error)
+            log.warning("headway: item %d is replaced by item %d: %s", item, int(decided[sample]), error)
+        return decided
+
+    def _replacement(self, item: int, occurrence: int, error: HeadwayError) -> int:
+        attempt = self._attempts.get((item, occurrence), 0)
+        self._attempts[(item, occurrence)] = attempt + 1
+        if attempt >= _ATTEMPTS:
+            raise DecodeError(
+                f"cannot replace item {item}: {attempt} replacements drawn in a row are bad, too; run `headway verify` on the set"
+            ) from error
+        draw = key(self._options.seed, self._epoch, item, occurrence, f"replace {attempt}")
+        return int(below(draw, self._items))
+
+    def _count(self, error: HeadwayError) -> None:
+        with self._lock:
+            self._bad += 1
+            bad, seen = self._bad, max(self._seen, self._bad)
+        options = self._options
+        if bad > options.max_bad:
+            raise DecodeError(
+                f"{bad} bad samples in epoch {self._epoch} on this rank, LoaderOptions.max_bad allows {options.max_bad}; "
+                f"the last: {error}"
+            ) from error
+        if bad > _SHARE_FROM and bad > options.max_bad_share * seen:
+            raise DecodeError(
+                f"{bad} of {seen} samples of epoch {self._epoch} on this rank are bad, LoaderOptions.max_bad_share allows "
+                f"{options.max_bad_share:g} of them; the last: {error}"
+            ) from error

@@ -1,0 +1,59 @@
+"""Everything a loader of packed sets can be told beyond torch's own arguments, in one frozen object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..formats import UsageError
+
+__all__ = ["LoaderOptions"]
+
+OnError = Literal["raise", "replace", "mask"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """Options of `DataLoader` over a packed set.
+
+    >>> LoaderOptions(seed=7, memory_bytes=400 << 20).prefetch
+    2
+    """
+
+    seed: int = 0
+    """Order and every random draw follow from it, the epoch and the item. Equal on all ranks."""
+    accumulate: int = 1
+    """Micro-batches a step (gradient accumulation): the global batch is batch_size × ranks × accumulate."""
+    memory_bytes: int = 1 << 30
+    """Batch memory of this loader: batches being made, waiting, and held by you. Must hold two batches."""
+    prefetch: int = 2
+    """Batches made ahead of the one asked for (0 to 64); 0 makes each when it is asked for."""
+    on_error: OnError = "raise"
+    """A payload that cannot be read or decoded: raise; replace the sample by another (keyed draw, named in `replaced`);
+    or mask it (zeros, `valid` false)."""
+    max_bad: int = 100
+    """With replace or mask: bad samples an epoch before DecodeError is raised all the same."""
+    max_bad_share: float = 0.01
+    """With replace or mask: share of bad samples, once more than 10 have been seen, before DecodeError is raised."""
+    stall_s: float = 120.0
+    """Deadline behind every wait: no progress for this long raises StalledError with all stacks."""
+    strict_batch: bool = False
+    """Refuse a state saved at another global batch size instead of warning."""
+
+    def __post_init__(self) -> None:
+        _whole("seed", self.seed, 0, (1 << 63) - 1)
+        _whole("accumulate", self.accumulate, 1, 1 << 20)
+        _whole("memory_bytes", self.memory_bytes, 1 << 16, 1 << 50)
+        _whole("prefetch", self.prefetch, 0, 64)
+        _whole("max_bad", self.max_bad, 0, 1 << 60)
+        if self.on_error not in ("raise", "replace", "mask"):
+            raise UsageError(f"LoaderOptions: on_error {self.on_error!r} is none of raise, replace, mask")
+        if not 0 <= self.max_bad_share <= 1:
+            raise UsageError(f"LoaderOptions: max_bad_share must be between 0 and 1, found {self.max_bad_share!r}")
+        if not self.stall_s > 0:
+            raise UsageError(f"LoaderOptions: stall_s must be above 0, found {self.stall_s!r}")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UsageError(f"LoaderOptions: {name} must be a whole number from {low} to {high}, found {value!r}")
