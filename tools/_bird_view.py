@@ -6,7 +6,23 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ._canvas import FUTURE, INK, MUTED, PANEL, PAST, Image, canvas, class_colour, dot, fill, line, polyline, text
+from ._canvas import (
+    FUTURE,
+    INK,
+    MUTED,
+    PANEL,
+    PAST,
+    Image,
+    canvas,
+    class_colour,
+    dot,
+    fill,
+    line,
+    plate,
+    polyline,
+    text,
+    text_width,
+)
 from .scene import Scene
 
 _SUPER = 2  # drawn twice as large and averaged down: one-pixel marks stay crisp without shimmering
@@ -100,11 +116,17 @@ class _View:
         """Ring distances and the ends of the path, written at full size after averaging."""
         height, width = page.shape[:2]
         step = 10 if self.reach <= 60 else 20
+        middle, diagonal = self.centre / _SUPER, np.array([-0.5, 0.866])  # where fewest roads are: behind, to the left
         for radius in range(step, int(self.reach) + 1, step):
-            y = height / 2 + radius * self.scale / _SUPER
-            if y < height - 6:
-                text(page, f"{radius} m", (width / 2 + 5, y - 4), 12, colour=MUTED)
-        text(page, "bird's-eye view, forward is up", (11, 19), 13, colour=MUTED)
+            label = f"{radius} m"
+            x, y = middle + diagonal * radius * self.scale / _SUPER
+            half = text_width(label, 12) / 2
+            if half + 4 < x < width - half and y < height - 10:
+                plate(page, round(x - half) - 3, round(y) - 9, round(2 * half) + 6, 17, opacity=0.75)
+                text(page, label, (x, y + 4), 12, colour=MUTED, align="centre")
+        note = "bird's-eye view, forward is up"
+        plate(page, 0, 0, text_width(note, 13) + 22, 27)
+        text(page, note, (11, 19), 13, colour=MUTED)
         seconds, position = scene.path.seconds, scene.path.position
         for index, colour in ((0, PAST), (-1, FUTURE)):
             if len(seconds) and abs(seconds[index]) > 0.1:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupted", "human_bytes", "human_time", "plain", "print_error", "report", "run_app", "say"]
 
-_LISTED = 40
+_LISTED = 10_000
 # Categories of characters that show as something else than themselves: controls, formats (bidi, zero width), surrogates,
 # line and paragraph separators.
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

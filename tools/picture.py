@@ -95,7 +95,7 @@ def _footer(page: Image, scene: Scene) -> None:
     page[y - 11 : y + 1, round(x) : round(x) + len(bar)] = bar
     x = text(page, f"{FAR_M:.0f} m", (x + len(bar) + 8, y), 14, colour=MUTED) + 30
     for label, colour in (("past 2 s", PAST), ("future 6 s", FUTURE)):
-        if len(scene.path.seconds):
+        if len(scene.path.seconds) > 1:
             page[y - 7 : y - 3, round(x) : round(x) + 22] = colour
             x = text(page, label, (x + 29, y), 14, colour=MUTED) + 22
     x += 8
