@@ -110,5 +110,5 @@ def _batch_cameras(entry: Mapping[str, Any], moment: _Moment, ego: Float, schema
 
 def _batch_chain(sensor: Sensor, entry: Mapping[str, Any], moment: _Moment, ego: Float) -> Float:
     own, mount = moment.take(entry, EGO_TO_WORLD), moment.take(entry, SENSOR_TO_EGO)
-    from_world: Float = np.linalg.inv(ego)
+    from_world = np.asarray(np.linalg.inv(ego), np.float64)
     return chain(sensor.frame, from_world, ego if own is None else own, _NOWHERE if mount is None else mount)

@@ -105,7 +105,7 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> f
     miss = (model(batch["camera"]["image"][:, -1]) - goal).abs().sum(-1)
     loss = (miss * there).sum() / there.sum().clamp(min=1)
     optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+    loss.backward()
     optimiser.step()
     return float(loss.detach())
 

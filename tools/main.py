@@ -15,6 +15,7 @@ import typer
 from ..bench.main import app as bench_app
 from ..formats import UsageError
 from .console import report, run_app, say
+from .set_commands import register
 
 __all__ = ["app", "main"]
 
@@ -37,9 +38,9 @@ SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="Folder of a pa
 )
 def show(
     location: SetArgument,
-    drive: Annotated[str | None, typer.Argument(metavar="[DRIVE]", help="Name of a drive.", show_default=False)] = None,
+    drive: Annotated[str | None, typer.Argument(metavar="DRIVE", help="Name of a drive.", show_default=False)] = None,
     frame: Annotated[
-        int | None, typer.Argument(metavar="[FRAME]", help="Number of a frame in that drive, from 0.", show_default=False)
+        int | None, typer.Argument(metavar="FRAME", help="Number of a frame in that drive, from 0.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     export: Annotated[
@@ -81,6 +82,7 @@ def show(
             showing.print_frame(packed, at, as_json=as_json)
 
 
+register(app)
 app.add_typer(bench_app, name="bench")
 
 
