@@ -21,8 +21,10 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import typer
 
 from ..formats import UsageError
+from ..formats.adapters import KINDS
+from ._adapter_options import FolderOptions, LeRobotOptions, WebDatasetOptions
 
-__all__ = ["ADAPTERS", "AdapterRow", "field_texts", "flags_of", "option_values"]
+__all__ = ["ADAPTERS", "AdapterRow", "field_texts", "flags_of", "option_values", "options_class", "with_flags"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,8 @@ class AdapterRow:
     """Name of the subcommand and of the adapter (`formats.adapters.KINDS`)."""
     help: str
     """One sentence: what it reads."""
-    options: str
-    """Name of the options dataclass in the adapter's module."""
+    options: str | type[Any]  # Any: each adapter's own dataclass
+    """The options dataclass, or its name in the adapter's module."""
     example: str
     """A command that works, without `pack-dataset KIND`."""
     marks: tuple[str, ...]
@@ -47,14 +49,51 @@ ADAPTERS: Final[tuple[AdapterRow, ...]] = (
         help="nuScenes and Lyft Level 5: cameras, LiDAR, radar, boxes, poses; key frames and sweeps.",
         options="NuScenesOptions",
         example="data/nuscenes sets/mini --version v1.0-mini --sensors 'CAM_*,LIDAR_TOP,boxes,ego'",
-        marks=("v1.0*/sample_data.json", "sample_data.json", "*/sample_data.json"),
+        marks=("v1.0*/sample_data.json", "sample_data.json", "*/v1.0*/sample_data.json"),
+    ),
+    AdapterRow(
+        kind="mcap",
+        help="MCAP recordings of ROS 2: cameras, point clouds, IMU, poses from TF.",
+        options="BagOptions",
+        example="logs/drive.mcap sets/drive --topics front=/camera/front/image,lidar=/points --reference lidar",
+        marks=("*.mcap",),
+    ),
+    AdapterRow(
+        kind="rosbag",
+        help="rosbag2 (SQLite) folders and ROS 1 bags, one or many.",
+        options="BagOptions",
+        example="bags/monday sets/monday --base-frame base_link",
+        marks=("*.bag", "*.db3", "*/*.db3"),
+    ),
+    AdapterRow(
+        kind="lerobot",
+        help="LeRobot v2.0 to v3.0: an episode becomes a drive, with state, action, task and video frames.",
+        options=LeRobotOptions,
+        example="data/lerobot sets/robot --episodes 0:50",
+        marks=("meta/info.json",),
+    ),
+    AdapterRow(
+        kind="folder",
+        help="A plain folder described by a small YAML file, for logs that no adapter knows.",
+        options=FolderOptions,
+        example="logs/town sets/town",
+        marks=("headway.yaml",),
+    ),
+    AdapterRow(
+        kind="webdataset",
+        help="Foreign WebDataset tars: a tar becomes a drive, a key a frame, an extension a sensor.",
+        options=WebDatasetOptions,
+        example="tars sets/pictures --rate-hz 10",
+        marks=("*.tar",),
     ),
 )
 
 
 def options_class(row: AdapterRow) -> type[Any]:
-    """Import an adapter and return its options dataclass."""
-    module = importlib.import_module(f"..formats.adapters.{row.kind}", __package__)
+    """Return an adapter's options dataclass, importing the adapter if it is there."""
+    if not isinstance(row.options, str):
+        return row.options
+    module = importlib.import_module(f"..formats.adapters{KINDS[row.kind]}", __package__)
     found: type[Any] = getattr(module, row.options)
     return found
 

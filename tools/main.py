@@ -15,6 +15,8 @@ import typer
 from ..bench.main import app as bench_app
 from ..formats import UsageError
 from .console import report, run_app, say
+from .plan import plan_command
+from .replay import replay_command
 from .set_commands import register
 
 __all__ = ["app", "main"]
@@ -83,6 +85,16 @@ def show(
 
 
 register(app)
+app.command(
+    "plan",
+    help="Show which rank gets which frames at which step, what that reads, and the read amplification.",
+    epilog="Example: headway plan sets/mini --ranks 8 --batch-size 4 --seed 1 --steps 0:3",
+)(plan_command)
+app.command(
+    "replay",
+    help="Show the ids and windows that a run saw at a step, from the set and a state it saved.",
+    epilog="Example: headway replay sets/mini --state state.json --png seen.png",
+)(replay_command)
 app.add_typer(bench_app, name="bench")
 
 
