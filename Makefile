@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help install typetree demo test lint types ci full clean
+.PHONY: help install typetree demo test lint types sanitize ci full clean
 .DEFAULT_GOAL := help
 
 help:
@@ -41,7 +41,10 @@ lint: $(STAMP)
 types: typetree
 	@$(BIN)/mypy -p headway -p tests
 
-ci: lint types test
+sanitize: $(STAMP)
+	@$(BIN)/python tests/sanitize.py
+
+ci: lint types test sanitize
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 

@@ -80,7 +80,9 @@ int hw_step_prepare(hw_step *step) {
     }
     step->task_count = step->image_count + groups;
     step->next = step->finished = 0;
-    memset(step->status, HW_PENDING, (size_t)step->image_count + step->copy_count);
+    size_t jobs = (size_t)step->image_count + step->copy_count;
+    memset(step->status, HW_PENDING, jobs);
+    for (size_t job = 0; job < jobs; job++) step->messages[job * HW_MESSAGE_BYTES] = 0;
     return 1;
 }
 

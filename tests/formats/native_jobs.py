@@ -28,7 +28,7 @@ def picture(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
     image = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC).astype(np.int64)
     image[height // 3 : height // 3 + 5, width // 4 :] = 240
     image[:, width // 2 : width // 2 + 3] = 10
-    return np.clip(image + rng.integers(-5, 6, image.shape), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(image + rng.integers(-5, 6, image.shape), 0, 255), np.uint8)
 
 
 def jpeg(image: NDArray[np.uint8], subsampling: str = "420", quality: int = 92) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from headway.formats import DecodeError, kernel
 
-from .native_jobs import IDENTITY, decode, jpeg, jpeg_with, levels, needs_core, picture, reference
+from .native_jobs import IDENTITY, Affine, decode, jpeg, jpeg_with, levels, needs_core, picture, reference
 
 pytestmark = needs_core
 
@@ -39,11 +40,12 @@ def test_every_odd_file_is_right_or_flagged_or_refused(real_data: Path) -> None:
         assert bool(step.message(0)) == (expected > 0), file.name
         if file.name in REFUSED | {"missing_eoi.jpg"}:  # OpenCV gives no picture for that one
             continue
-        picture_bgr = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-        height, width = picture_bgr.shape[:2]
+        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        assert decoded is not None
+        height, width = decoded.shape[:2]
         found, _ = decode([data], IDENTITY, kernel.Target(width=width, height=height, layout="hwc"))
         # Four-channel files: OpenCV rounds its conversion otherwise than exact C * K / 255.
-        assert np.abs(found[0].astype(int) - picture_bgr[..., ::-1]).max() <= (2 if "cmyk" in file.name else 1), file.name
+        assert np.abs(found[0].astype(int) - decoded[..., ::-1]).max() <= (2 if "cmyk" in file.name else 1), file.name
 
 
 @pytest.mark.parametrize("data", [GOOD, PROGRESSIVE], ids=["baseline", "progressive"])
@@ -117,7 +119,7 @@ def test_limits_refuse_by_name() -> None:
     hundreds = PROGRESSIVE[:start] + scan * 1000 + PROGRESSIVE[start:]
     tall = jpeg(picture(400, 50))
     turned = [[0.8, 0.6, 0], [-0.6, 0.8, 20]]
-    cases = [
+    cases: list[tuple[bytes, Affine, dict[str, Any], str]] = [
         (_declared(GOOD, 65500, 65500), IDENTITY, {}, "65500 x 65500 pixels, allowed are 64000000"),
         (hundreds, IDENTITY, {}, "more than 100 scans"),
         (PROGRESSIVE, IDENTITY, {"max_bytes": 1000}, "multi-scan image of 50 x 40 needs"),
