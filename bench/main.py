@@ -80,6 +80,35 @@ def _make_data(
         )
 
 
+@app.command(
+    "points",
+    epilog="Example: headway bench points samples/LIDAR_TOP/*.pcd.bin",
+    help="Size and one-core speed of LiDAR sweeps under each points codec, beside zstd and, where installed, blosc2 and pcodec.",
+)
+def _points(
+    sweeps: Annotated[list[Path], typer.Argument(metavar="SWEEP…", help="Raw sweeps: nuScenes' .pcd.bin, KITTI's .bin.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Decodes a row; the best counts.")] = 50,
+    json_path: JsonOption = None,
+) -> None:
+    from .machine import NoiseMeter
+    from .points import measure_points, read_sweep
+    from .result import Result, Value, write_result
+
+    started, rows = time.monotonic(), list[dict[str, Value]]()
+    say(f"{'sweep':<24} {'codec':<24} {'ratio':>6} {'encode':>8} {'decode MB/s':>12} {'max error':>10}")
+    with NoiseMeter() as meter:
+        for path in sweeps:
+            for row in measure_points(path.name, read_sweep(path), repeats=repeats):
+                rows.append(row)
+                error = f"{float(str(row['max_error_m'])) * 1000:.2f} mm" if row["max_error_m"] else "exact"
+                speeds = f"{row['encode_mb_s']:>8} {row['decode_mb_s']:>12}"
+                say(f"{path.name[:24]:<24} {row['codec']:<24} {row['ratio']:>6} {speeds} {error:>10}")
+    if json_path is not None:
+        settings: dict[str, Value] = {"repeats": repeats, "files": [str(path) for path in sweeps]}
+        wall = time.monotonic() - started
+        write_result(Result(bench="points", rows=rows, conditions=settings, wall_s=wall, noise=meter.noise), json_path)
+
+
 def _image_size(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
