@@ -17,7 +17,7 @@ help:
 	@echo "make full    the reliability figures at full size, before a release"
 	@echo "make clean   remove .venv, build and demo"
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard formats/native/*.c formats/native/*.h)
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard formats/native/*.c formats/native/*.h)
 	@echo "== installing into $(VENV) (first time: a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
