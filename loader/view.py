@@ -27,10 +27,10 @@ from .sweeps import Sweeps, sweep_columns
 from .sync import stamps_of
 from .trajectory import EgoPath, Trajectory, ego_motion, ego_path
 from .window import Window, match_sensors
+from .window_list import AnyWindow
 
 __all__ = ["AnyWindow", "View", "default_windows"]
 
-AnyWindow = Window | Trajectory | Sweeps
 Int64 = NDArray[np.int64]
 
 # The batch's own keys; a window of that name would hide one.
