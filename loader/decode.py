@@ -124,17 +124,21 @@ class PortableDecoder:
         data, affine = jobs.data[job], jobs.affine[job]
         channels_first = jobs.look.layout == "chw"
         height, width = jobs.out.shape[2:] if channels_first else jobs.out.shape[1:3]
-        # Smallest stretch of the linear part: by how much the picture shrinks along its most shrunk direction.
-        scale = float(np.linalg.svd(affine[:, :2], compute_uv=False)[-1])
+        size = image_size(data, jobs.codecs[job])
+        scale_x, scale_y = _scales(affine)
         if jobs.codecs[job] == "jpeg":
-            picture, shrunk = self._jpeg(data, scale)
+            picture, shrunk = self._jpeg(data, size, max(scale_x, scale_y))
         else:
             picture, shrunk = _opencv(data), 1
-        while scale * shrunk * 2 <= 1 and min(picture.shape[:2]) >= 2:
-            picture, shrunk = _halve(picture), shrunk * 2
         rest = affine.copy()
         rest[:, :2] *= shrunk
+        for axis, scale in enumerate((scale_x * shrunk, scale_y * shrunk)):
+            while scale * 2 <= 1 and picture.shape[1 - axis] >= 2:
+                picture, scale = _halve(picture, axis), scale * 2
+                rest[:, axis] *= 2
         target = self._warp(picture, rest, width, height, jobs.look.fill)
+        if _is_upright(affine):
+            _paint_outside(target, affine, size, jobs.look.fill)
         place = jobs.out[jobs.index[job]]
         for channel in range(3):
             plane = cv2.extractChannel(target, channel, self._scratch("plane", (height, width)))
@@ -145,8 +149,9 @@ class PortableDecoder:
                 mode="clip",  # levels are 0–255 by type; "raise" would buffer the output
             )
 
-    def _jpeg(self, data: memoryview, scale: float) -> tuple[NDArray[np.uint8], int]:
-        width, height = image_size(data, "jpeg")
+    def _jpeg(self, data: memoryview, size: tuple[int, int], scale: float) -> tuple[NDArray[np.uint8], int]:
+        """Return the picture at the smallest of 1, 1/2, 1/4, 1/8 that still has `scale`, and how much it was shrunk."""
+        width, height = size
         shrink = 1
         while shrink < 8 and scale * shrink * 2 <= 1:
             shrink *= 2
@@ -166,26 +171,23 @@ class PortableDecoder:
     ) -> NDArray[np.uint8]:
         if np.array_equal(affine, [[1, 0, 0], [0, 1, 0]]) and picture.shape[:2] == (height, width):
             return picture
-        dense = 2 if np.linalg.svd(affine[:, :2], compute_uv=False)[-1] < _BILINEAR_FROM else 1
-        matrix = affine * dense
+        dense_x, dense_y = (2 if scale < _BILINEAR_FROM else 1 for scale in _scales(affine))
+        matrix = affine * [[dense_x], [dense_y]]
         # OpenCV counts pixel centres as whole numbers; ours are at +0.5.
         matrix[:, 2] += matrix[:, :2] @ (0.5, 0.5) - 0.5
-        shape = (height * dense, width * dense, 3)
-        straight = matrix[0, 1] == 0 == matrix[1, 0]
+        shape = (height * dense_y, width * dense_x, 3)
         warped = cv2.warpAffine(
             picture,
             matrix,
             (shape[1], shape[0]),
             dst=self._scratch("warp", shape),
             flags=cv2.INTER_LINEAR,
-            borderMode=cv2.BORDER_REPLICATE if straight else cv2.BORDER_CONSTANT,
+            borderMode=cv2.BORDER_REPLICATE if _is_upright(affine) else cv2.BORDER_CONSTANT,
             borderValue=(fill, fill, fill),
         )
-        if dense == 2:
+        if dense_x * dense_y > 1:
             half = self._scratch("half", (height, width, 3))
             warped = cv2.resize(warped, (width, height), dst=half, interpolation=cv2.INTER_AREA)
-        if straight:
-            _paint_outside(warped, affine, picture.shape[1], picture.shape[0], fill)
         return np.asarray(warped)
 
     def _scratch(self, purpose: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -199,22 +201,36 @@ class PortableDecoder:
 
 
 def _opencv(data: memoryview) -> NDArray[np.uint8]:
-    image_size(data, "png")
     picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     if picture is None:
         raise ValueError("the PNG decoder gave no picture")
     return np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
 
 
-def _halve(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    height, width = picture.shape[0] & ~1, picture.shape[1] & ~1
-    return np.asarray(cv2.resize(picture[:height, :width], (width // 2, height // 2), interpolation=cv2.INTER_AREA))
+def _is_upright(affine: NDArray[np.float64]) -> bool:
+    return bool(affine[0, 1] == 0 == affine[1, 0])
 
 
-def _paint_outside(target: NDArray[np.uint8], affine: NDArray[np.float64], width: int, height: int, fill: int) -> None:
+def _scales(affine: NDArray[np.float64]) -> tuple[float, float]:
+    """Return how many target pixels a source pixel makes along its x and y axis; with rotation, the larger for both."""
+    if _is_upright(affine):
+        return abs(float(affine[0, 0])), abs(float(affine[1, 1]))
+    largest = float(np.linalg.svd(affine[:, :2], compute_uv=False)[0])
+    return largest, largest
+
+
+def _halve(picture: NDArray[np.uint8], axis: int) -> NDArray[np.uint8]:
+    """Average neighbouring pixels along x (axis 0) or y (axis 1); an odd last one is left out."""
+    height, width = picture.shape[:2]
+    size = (width // 2, height) if axis == 0 else (width, height // 2)
+    even = picture[:, : width & ~1] if axis == 0 else picture[: height & ~1]
+    return np.asarray(cv2.resize(even, size, interpolation=cv2.INTER_AREA))
+
+
+def _paint_outside(target: NDArray[np.uint8], affine: NDArray[np.float64], size: tuple[int, int], fill: int) -> None:
     """Fill target pixels whose centre lies outside the source; for affines without rotation."""
-    ends_x = sorted((affine[0, 2], affine[0, 0] * width + affine[0, 2]))
-    ends_y = sorted((affine[1, 2], affine[1, 1] * height + affine[1, 2]))
+    ends_x = sorted((affine[0, 2], affine[0, 0] * size[0] + affine[0, 2]))
+    ends_y = sorted((affine[1, 2], affine[1, 1] * size[1] + affine[1, 2]))
     # A pixel i is inside when its centre i + 0.5 is; 1e-6 px keeps rounding from opening a rim.
     left, right = (int(np.ceil(end - 0.5 + slack)) for end, slack in zip(ends_x, (-1e-6, 1e-6), strict=True))
     top, bottom = (int(np.ceil(end - 0.5 + slack)) for end, slack in zip(ends_y, (-1e-6, 1e-6), strict=True))
