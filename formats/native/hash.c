@@ -5,7 +5,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #define P32_1 0x9E3779B1u
@@ -90,35 +90,65 @@ static uint64_t up_to_240(const uint8_t *p, size_t n) {
     return avalanche(h + mix(p + n - 16, secret + 136 - 17));
 }
 
-/* One 64-byte stripe into the eight accumulators. */
-static inline void stripe(uint64_t *acc, const uint8_t *p, const uint8_t *key) {
-#if defined(__x86_64__)
-    for (int k = 0; k < 4; k++) {
-        __m128i data = _mm_loadu_si128((const __m128i *)p + k), mixed = _mm_xor_si128(data, _mm_loadu_si128((const __m128i *)key + k));
-        __m128i product = _mm_mul_epu32(mixed, _mm_shuffle_epi32(mixed, 0x31)), *sum = (__m128i *)acc + k;
-        *sum = _mm_add_epi64(*sum, _mm_add_epi64(product, _mm_shuffle_epi32(data, 0x4e)));
+/* All full blocks of 16 stripes and the stripes left over go into the eight accumulators; the variants give equal sums. */
+static void bulk_plain(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last) {
+    for (size_t b = 0; b <= blocks; b++, p += 1024) {
+        size_t stripes = b < blocks ? 16 : rest + 1;
+        for (size_t s = 0; s < stripes; s++) {
+            const uint8_t *at = s == rest && b == blocks ? last : p + 64 * s, *key = s == rest && b == blocks ? secret + 121 : secret + 8 * s;
+            for (int k = 0; k < 8; k++) {
+                uint64_t data = r64(at + 8 * k), mixed = data ^ r64(key + 8 * k);
+                acc[k ^ 1] += data;
+                acc[k] += (mixed & 0xffffffff) * (mixed >> 32);
+            }
+        }
+        for (int k = 0; k < 8 && b < blocks; k++) acc[k] = (acc[k] ^ acc[k] >> 47 ^ r64(secret + 128 + 8 * k)) * P32_1;
     }
-#else
-    for (int k = 0; k < 8; k++) {
-        uint64_t data = r64(p + 8 * k), mixed = data ^ r64(key + 8 * k);
-        acc[k ^ 1] += data;
-        acc[k] += (mixed & 0xffffffff) * (mixed >> 32);
-    }
-#endif
 }
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static inline __m256i stripe_avx2(__m256i acc, const uint8_t *p, const uint8_t *key) {
+    __m256i data = _mm256_loadu_si256((const __m256i *)p), mixed = _mm256_xor_si256(data, _mm256_loadu_si256((const __m256i *)key));
+    acc = _mm256_add_epi64(acc, _mm256_shuffle_epi32(data, 0x4e));
+    return _mm256_add_epi64(acc, _mm256_mul_epu32(mixed, _mm256_shuffle_epi32(mixed, 0x31)));
+}
+
+__attribute__((target("avx2"))) static inline __m256i scramble_avx2(__m256i acc, const uint8_t *key) {
+    const __m256i prime = _mm256_set1_epi32((int)P32_1);
+    acc = _mm256_xor_si256(_mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47)), _mm256_loadu_si256((const __m256i *)key));
+    __m256i high = _mm256_mul_epu32(_mm256_shuffle_epi32(acc, 0x31), prime);
+    return _mm256_add_epi64(_mm256_mul_epu32(acc, prime), _mm256_slli_epi64(high, 32));
+}
+
+__attribute__((target("avx2"))) static void bulk_avx2(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last) {
+    __m256i a = _mm256_loadu_si256((__m256i *)acc), b = _mm256_loadu_si256((__m256i *)acc + 1);
+    for (; blocks > 0; blocks--, p += 1024) {
+        for (int s = 0; s < 16; s++) {
+            a = stripe_avx2(a, p + 64 * s, secret + 8 * s);
+            b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32);
+        }
+        a = scramble_avx2(a, secret + 128), b = scramble_avx2(b, secret + 160);
+    }
+    for (size_t s = 0; s < rest; s++) {
+        a = stripe_avx2(a, p + 64 * s, secret + 8 * s);
+        b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32);
+    }
+    a = stripe_avx2(a, last, secret + 121), b = stripe_avx2(b, last + 32, secret + 153);
+    _mm256_storeu_si256((__m256i *)acc, a), _mm256_storeu_si256((__m256i *)acc + 1, b);
+}
+#endif
 
 uint64_t hw_xxh3(const void *bytes, size_t n) {
     const uint8_t *p = bytes;
     if (n <= 16) return up_to_16(p, n);
     if (n <= 240) return up_to_240(p, n);
-    uint64_t acc[8] __attribute__((aligned(16))) = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
+    uint64_t acc[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
     size_t blocks = (n - 1) / 1024, rest = (n - 1 - blocks * 1024) / 64;
-    for (size_t b = 0; b < blocks; b++, p += 1024) {
-        for (int s = 0; s < 16; s++) stripe(acc, p + 64 * s, secret + 8 * s);
-        for (int k = 0; k < 8; k++) acc[k] = (acc[k] ^ acc[k] >> 47 ^ r64(secret + 128 + 8 * k)) * P32_1;
-    }
-    for (size_t s = 0; s < rest; s++) stripe(acc, p + 64 * s, secret + 8 * s);
-    stripe(acc, (const uint8_t *)bytes + n - 64, secret + 128 - 7);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) bulk_avx2(acc, p, blocks, rest, p + n - 64);
+    else
+#endif
+        bulk_plain(acc, p, blocks, rest, p + n - 64);
     uint64_t h = n * P64_1;
     for (int k = 0; k < 4; k++) h += fold(acc[2 * k] ^ r64(secret + 11 + 16 * k), acc[2 * k + 1] ^ r64(secret + 19 + 16 * k));
     return avalanche(h);
