@@ -1,0 +1,70 @@
+"""Grain: an ArrayRecord file, one record a sample, read and prepared by its threads or processes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .contract import Peer, Run, Setting
+from .samples import BATCH, Stored, collate, prepare
+
+__all__ = ["PEER"]
+
+
+def _encode(sample: dict[str, Any]) -> bytes:
+    """Write a sample as an .npz without compression: plain data, no code."""
+    sink = io.BytesIO()
+    arrays = {
+        name: np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value) for name, value in sample.items()
+    }
+    np.savez(sink, **arrays)  # type: ignore[arg-type]  # the stubs know only allow_pickle=
+    return sink.getvalue()
+
+
+class _Decode:
+    def __init__(self, workload: str) -> None:
+        self.work = prepare(workload)
+
+    def __call__(self, record: bytes) -> Any:
+        with np.load(io.BytesIO(record), allow_pickle=False) as stored:
+            sample = {name: stored[name].tobytes() if name.startswith("cam") else stored[name] for name in stored.files}
+        return self.work(sample)
+
+
+def _collate(samples: Any) -> Any:
+    return {name: value.numpy() for name, value in collate(samples).items()}
+
+
+def _pack(run: Run) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    run.packed.mkdir(parents=True, exist_ok=True)
+    sink = ArrayRecordWriter(str(run.packed / "data.array_record"), "group_size:1")
+    stored = Stored(run.data)
+    for index in range(len(stored)):
+        sink.write(_encode(stored[index]))
+    sink.close()
+
+
+def _open(run: Run, *, workers: int, threads: int) -> Callable[[], Iterator[Any]]:
+    import grain
+    import torch
+
+    source = grain.sources.ArrayRecordDataSource(str(run.packed / "data.array_record"))
+    samples = grain.MapDataset.source(source).shuffle(seed=1).map(_Decode(run.workload)).repeat()
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=16 if run.workload == "W1" else 128)
+    batches = samples.to_iter_dataset(options).batch(BATCH[run.workload], drop_remainder=True, batch_fn=_collate)
+    if workers:
+        batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2))
+    return lambda: ({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
+
+
+def _settings(workload: str) -> list[Setting]:
+    tried = [(0, 2), (0, 4)] + ([(2, 1), (3, 1)] if workload in ("W1", "W2") else [])
+    return [{"workers": workers, "threads": threads} for workers, threads in tried]
+
+
+PEER = Peer(name="grain", requirements=("grain==0.2.18", "array_record==0.8.6"), settings=_settings, pack=_pack, open=_open)

@@ -1,0 +1,47 @@
+"""headway itself, at its default settings, in headway's own environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .contract import Peer, Run, Setting
+from .samples import BATCH, MEAN, STD
+
+__all__ = ["PEER"]
+
+_LOOK: dict[str, Any] = {"dtype": "float32", "mean": tuple(MEAN.tolist()), "std": tuple(STD.tolist())}
+_NAMES = ("trajectory", "calibration", "speed", "command", "label")
+
+
+def _pack(run: Run) -> None:
+    from headway.formats.adapters import SourceSpec
+    from headway.formats.packer import pack
+
+    pack(SourceSpec(kind="headway.bench.workload_source:open_source", path=str(run.data)), str(run.packed))
+
+
+def _open(run: Run, *, threads: int | None) -> Callable[[], Iterator[Any]]:
+    import headway
+
+    images = [headway.Images("cam*", size=(256, 704), name="image", **_LOOK)] if run.workload == "W1" else []
+    dataset = headway.open(str(run.packed), images=images)
+    loader = headway.DataLoader(dataset, batch_size=BATCH[run.workload], shuffle=True, drop_last=True, num_workers=threads)
+    return lambda: (_renamed(run.workload, batch) for batch in loader)
+
+
+def _renamed(workload: str, batch: Any) -> dict[str, Any]:
+    """Give fields the names the check knows; views only."""
+    found = {name: value[:, 0] for name, value in batch["sample"].items() if name in _NAMES}
+    if workload in ("W1", "W4"):
+        found["lidar"], found["lidar_offsets"] = batch["lidar"]["points"], batch["lidar"]["offsets"]
+    if workload in ("W1", "W2"):
+        found["image"] = batch["image"]["image"][:, 0] if workload == "W1" else batch["image"]["image"][:, 0, 0]
+    return found
+
+
+def _settings(workload: str) -> list[Setting]:
+    return [{"threads": None}]
+
+
+PEER = Peer(name="headway", requirements=(), settings=_settings, pack=_pack, open=_open, note="defaults; payload hashes checked")
