@@ -61,6 +61,8 @@ def class_colour(name: str) -> Colour:
 def depth_colours(depth: NDArray[np.float64], nearest: float, farthest: float) -> NDArray[np.uint8]:
     """Return (N, 3) RGB, near red to far blue, on a logarithmic scale."""
     scale = np.log(np.clip(depth, nearest, farthest) / nearest) / np.log(farthest / nearest)
+    if not len(depth):
+        return np.zeros((0, 3), np.uint8)  # OpenCV gives None for no colours
     level = (255 - np.round(255 * (0.04 + 0.88 * scale))).astype(np.uint8)
     return np.asarray(cv2.applyColorMap(level.reshape(-1, 1), cv2.COLORMAP_TURBO)[:, 0, ::-1], np.uint8)
 

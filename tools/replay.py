@@ -80,9 +80,12 @@ def replay_facts(
             f"{packed.set_id[:12]}…); give the set, --windows, --where and --exclude of the run that saved it"
         )
     sampler = sampler_from_state(saved.sampler)
-    plan = saved.resume(view.info, sampler, seed=saved.seed, batch_size=saved.batch_size, **_inside(saved)).plan(
-        view.info, sampler
+    inside = saved.inside
+    ranks_then, accumulation = (1, 1) if inside is None else (inside.ranks, inside.accumulation)
+    whole = saved.resume(
+        view.info, sampler, seed=saved.seed, batch_size=saved.batch_size, ranks=ranks_then, accumulation=accumulation
     )
+    plan = whole.plan(view.info, sampler)
     received = saved.steps_done + (saved.inside is not None)
     chosen = parse_steps(str(max(0, received - 1) if step is None else step), plan.steps)[0]
     slots = _batch_size_at(saved.segments, chosen)
@@ -116,11 +119,6 @@ def replay_facts(
             for at, item in enumerate(found.items.tolist())
         ],
     }
-
-
-def _inside(saved: Any) -> dict[str, int]:  # Any: a State; its module is loaded on use
-    inside = saved.inside
-    return {} if inside is None else {"ranks": inside.ranks, "accumulation": inside.accumulation}
 
 
 def _batch_size_at(segments: tuple[tuple[int, int], ...], step: int) -> int:

@@ -79,7 +79,7 @@ def test_plan_counts_the_bytes_that_windows_read(location: Path, windows: str, c
     with open_set(location) as packed:
         view = View(packed, windows=SPECS)
         each = [view.read_set(np.array([item]), seed=0, epoch=0) for item in range(15)]
-        sizes = [int(packed.timeline(name).refs(rows).length.sum()) for rows in each for name, rows in rows.items()]
+        sizes = [int(packed.timeline(name).refs(rows).length.sum()) for found in each for name, rows in found.items()]
         together = view.read_set(np.arange(15), seed=0, epoch=0)
         once = sum(int(packed.timeline(name).refs(rows).length.sum()) for name, rows in together.items())
     assert facts["read"]["bytes"] == sum(sizes)
