@@ -2,6 +2,7 @@
 
 from .adapters import SourceSpec, open_source
 from .codec import decode, encode
+from .convert import convert_set
 from .errors import (
     CorruptShard,
     DecodeError,
@@ -22,12 +23,15 @@ from .errors import (
 )
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AttachedFile, Drive, FileEntry, Manifest, Part, SensorStats, Shard
+from .merge import merge_sets
 from .pack_options import PackOptions, Progress
 from .packed_set import PackedSet, open_set
 from .packer import PackReport, pack
+from .repair import RepairReport, repair_set
 from .schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor, canonical_json
 from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
 from .timeline import PayloadRefs, Timeline
+from .verify import VerifyReport, verify_set
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -59,6 +63,7 @@ __all__ = [
     "PayloadRefs",
     "Problem",
     "Progress",
+    "RepairReport",
     "Schema",
     "Sensor",
     "SensorStats",
@@ -75,11 +80,16 @@ __all__ = [
     "Timeline",
     "UnsupportedFormat",
     "UsageError",
+    "VerifyReport",
     "WorkerDied",
     "canonical_json",
+    "convert_set",
     "decode",
     "encode",
+    "merge_sets",
     "open_set",
     "open_source",
     "pack",
+    "repair_set",
+    "verify_set",
 ]

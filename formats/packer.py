@@ -7,14 +7,13 @@ rejected or ignored, and the report says which.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .adapters import SourceSpec, open_source
-from .errors import HeadwayError, NoSpace, Problem, SourceError, StoreError, WorkerDied
+from .errors import Problem, SourceError, WorkerDied
 from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
 from .pack_options import PackOptions, Progress
 from .pack_pool import run_tasks
@@ -26,6 +25,7 @@ from .schema import Schema
 from .set_id import set_id
 from .shard_plan import plan_shards
 from .source import DriveListing, Ignored, Source
+from .system_error import as_typed
 
 __all__ = ["PackReport", "assemble", "pack"]
 
@@ -76,15 +76,16 @@ def pack(
     target = Path(destination)
     advance = progress.advance if progress is not None else lambda amount: None
     try:
-        with staged(target, overwrite=options.overwrite, resume=options.resume, limits=options.limits) as staging:
+        with (
+            as_typed("pack into", target),
+            staged(target, overwrite=options.overwrite, resume=options.resume, limits=options.limits) as staging,
+        ):
             if progress is not None:
                 progress.begin("packing", sum(listing.source_bytes for listing in listings))
             done, resumed = _pack_shards(source, options, listings, staging.path, advance)
             manifest = _manifest(opened, options.packed_schema(opened.schema), listings, done)
             manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
             manifest = staging.publish(manifest)
-    except OSError as error:
-        raise _system_error(error, target) from error
     except MemoryError as error:
         raise WorkerDied("cannot pack: out of memory; nothing was published. Use fewer workers or smaller shards") from error
     return PackReport(
@@ -197,15 +198,3 @@ def _manifest(source: Source, schema: Schema, listings: list[DriveListing], done
         },
         rejected=sum(len(result.rejected) for result in done),
     )
-
-
-def _system_error(error: OSError, target: Path) -> Exception:
-    """Turn a refusal by the system into a typed error; ours pass as they are."""
-    if isinstance(error, HeadwayError):
-        return error
-    where = f"cannot pack into {str(target)!r}: {error.strerror or error}"
-    if error.filename:
-        where += f" ({error.filename})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpace(f"{where}; nothing was published and what was written is removed; free some space and run again")
-    return StoreError(f"{where}; nothing was published and what was written is removed; mend the cause and run again")

@@ -19,11 +19,11 @@ from .errors import NotASet, SetError, UsageError
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import MANIFEST_NAME, Manifest
 
-__all__ = ["STAGING_NAME", "Staging", "set_files"]
+__all__ = ["SHARD_FILE", "STAGING_NAME", "Staging", "set_files", "staged"]
 
 STAGING_NAME = ".packing"
 _LOCK_NAME = "lock"
-_SHARD_FILE: Final = re.compile(r"shard-\d{5,}-\d{3,}-[0-9a-f]{8}\.(arrow|tar|sums)")
+SHARD_FILE: Final = re.compile(r"shard-\d{5,}-\d{3,}-[0-9a-f]{8}\.(arrow|tar|sums)")
 _ATTACHED_FILE: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -100,7 +100,7 @@ class Staging:
 
     def _sweep(self, wanted: set[str]) -> None:
         """Remove what older or interrupted publications left: only names that are ours by their form."""
-        found = [entry for entry in self.destination.iterdir() if _SHARD_FILE.fullmatch(entry.name)]
+        found = [entry for entry in self.destination.iterdir() if SHARD_FILE.fullmatch(entry.name)]
         attachments = self.destination / "attachments"
         if attachments.is_dir():
             found += [entry for entry in attachments.iterdir() if _ATTACHED_FILE.fullmatch(entry.name)]
@@ -175,7 +175,7 @@ def _ours(entry: Path) -> bool:
     """Whether an unpublished run may have left this in the destination."""
     if entry.name in (STAGING_NAME, "attachments"):
         return entry.is_dir()
-    return _SHARD_FILE.fullmatch(entry.name) is not None
+    return SHARD_FILE.fullmatch(entry.name) is not None
 
 
 def _remove(entry: Path) -> None:

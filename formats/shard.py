@@ -95,7 +95,7 @@ class ShardBuilder:
         self._offsets = [array("q") for _ in range(count)]
         self._rows: list[list[PartRows]] = [[] for _ in range(count)]
         self._stamps: list[NDArray[np.int64]] = []
-        self._parts: list[tuple[DriveShare, int]] = []
+        self._parts: list[tuple[DriveShare, NDArray[np.int64]]] = []
         self._drive: DriveShare | None = None
         self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow")
         self._tar = TarWriter(self._out) if kind == "tar" else None
@@ -122,15 +122,24 @@ class ShardBuilder:
             name = member_name(self._drive.name, frame, self.schema.sensors[sensor], stamp_ns, own=own)
             self._offsets[sensor].append(self._tar.add(name, data))
 
-    def end(self, stamps: NDArray[np.int64], rows: Sequence[PartRows]) -> None:
-        """Finish a part: stamps of its frames, and index and columns of every sensor."""
+    def end(self, stamps: NDArray[np.int64], rows: Sequence[PartRows], *, numbers: NDArray[np.int64] | None = None) -> None:
+        """Finish a part: stamps of its frames, and index and columns of every sensor.
+
+        `numbers` are the frames' numbers in the drive; None: they follow each other from the part's first.
+        """
         assert self._drive is not None
-        self._parts.append((self._drive, len(stamps)))
+        if numbers is None:
+            numbers = np.arange(self._drive.first, self._drive.first + len(stamps))
+        self._parts.append((self._drive, numbers))
         self._stamps.append(stamps)
         for sensor, part in enumerate(rows):
             assert len(part.counts) == len(part.own) == len(stamps)
             assert int(part.counts.sum()) == len(part.stamps)
             self._rows[sensor].append(part)
+        self._drive = None
+
+    def cancel(self) -> None:
+        """Give up a part to which nothing was added."""
         self._drive = None
 
     def finish(self) -> FinishedShard:
@@ -206,7 +215,7 @@ class ShardBuilder:
                 )
             )
         return ShardContent(
-            drives=tuple((drive.name, drive.first, frames) for drive, frames in self._parts),
+            drives=tuple((drive.name, numbers) for drive, numbers in self._parts),
             stamps=np.concatenate(self._stamps),
             sensors=tuple(blocks),
             description=self._description(),
@@ -218,12 +227,12 @@ class ShardBuilder:
             {
                 "name": drive.name,
                 "first": drive.first,
-                "frames": frames,
+                "frames": len(numbers),
                 "of": drive.frames,
                 "attributes": dict(drive.attributes),
                 "attachments": [attached_to_json(file) for file in drive.attachments],
             }
-            for drive, frames in self._parts
+            for drive, numbers in self._parts
         ]
         return canonical_json(
             {
@@ -239,7 +248,7 @@ class ShardBuilder:
 
     def _placed_parts(self) -> tuple[tuple[DriveShare, Part], ...]:
         placed = []
-        for at, (drive, frames) in enumerate(self._parts):
+        for at, (drive, numbers) in enumerate(self._parts):
             rows = tuple(len(self._rows[sensor][at].stamps) for sensor in range(len(self.schema.sensors)))
-            placed.append((drive, Part(shard=0, frames=frames, rows=rows)))
+            placed.append((drive, Part(shard=0, frames=len(numbers), rows=rows)))
         return tuple(placed)

@@ -22,7 +22,16 @@ from .errors import CorruptShard
 from .integrity import ChunkedFile, HashedWriter
 from .schema import Column, Schema, Sensor
 
-__all__ = ["SHARD_KEY", "ArrowIndex", "SensorBlock", "ShardContent", "arrow_schema", "field_name", "write_arrow"]
+__all__ = [
+    "SHARD_KEY",
+    "ArrowIndex",
+    "SensorBlock",
+    "ShardContent",
+    "arrow_schema",
+    "field_name",
+    "read_description",
+    "write_arrow",
+]
 
 _ARROW_TYPES: Final[Mapping[str, Any]] = {  # Any: pyarrow is untyped
     # Arrow packs bool into bits, of which no numpy view exists; a byte each is what readers take from in one gather.
@@ -73,8 +82,8 @@ class SensorBlock:
 class ShardContent:
     """A whole shard in memory: what `write_arrow` writes."""
 
-    drives: tuple[tuple[str, int, int], ...]
-    """(drive name, its first frame here, frames) for each part."""
+    drives: tuple[tuple[str, NDArray[np.int64]], ...]
+    """(drive name, its frame numbers here) for each part."""
     stamps: NDArray[np.int64]
     """(frames,): stamp of the reference row of each frame."""
     sensors: tuple[SensorBlock, ...]
@@ -104,8 +113,8 @@ def write_arrow(out: HashedWriter, content: ShardContent, schema: Schema, kind: 
     """Write one index file; equal content gives equal bytes."""
     frames = len(content.stamps)
     arrays = [
-        _strings([(name, count) for name, _, count in content.drives]),
-        _flat(np.concatenate([np.arange(f, f + n, dtype=np.int64) for _, f, n in content.drives]), pa.int64()),
+        _strings([(name, len(numbers)) for name, numbers in content.drives]),
+        _flat(np.concatenate([numbers for _, numbers in content.drives]), pa.int64()),
         _flat(content.stamps, pa.int64()),
     ]
     for sensor, block in zip(schema.sensors, content.sensors, strict=True):
@@ -136,6 +145,7 @@ class ArrowIndex:
         self.kind = kind
         self.frames = frames
         self._touched: dict[tuple[str, int], NDArray[Any]] = {}
+        self._description = b""
 
     @cached_property
     def _columns(self) -> dict[str, list[Any]]:
@@ -154,7 +164,13 @@ class ArrowIndex:
             raise CorruptShard(f"cannot read {name!r}: {error}; run `headway verify`") from error
         if batch.num_rows != self.frames:
             raise CorruptShard(f"cannot use {name!r}: found {batch.num_rows} frames, the manifest says {self.frames}; pack again")
+        self._description = (reader.schema.metadata or {}).get(SHARD_KEY, b"")
         return {field.name: column.buffers() for field, column in zip(batch.schema, batch.columns, strict=True)}
+
+    def description(self) -> bytes:
+        """Return the JSON that the schema metadata holds about this shard."""
+        assert self._columns is not None
+        return self._description
 
     def drive_names(self) -> list[str]:
         """Return the drive of each frame."""
@@ -246,6 +262,18 @@ class ArrowIndex:
         if name == "drive" or len(buffers) == 2:
             return buffers[:1]
         return [buffers[0], buffers[2]] if name.endswith(".payload") else [buffers[0], *buffers[2:-1]]
+
+
+def read_description(data: bytes) -> bytes:
+    """Return the description inside an index file that no manifest vouches for, as a whole already checked by its SHA-256."""
+    try:
+        metadata = pa.ipc.open_file(pa.py_buffer(data)).schema.metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptShard(f"cannot read {len(data)} bytes as an Arrow file: {error}") from error
+    found = metadata.get(SHARD_KEY)
+    if not isinstance(found, bytes):
+        raise CorruptShard(f"cannot use an Arrow file without {SHARD_KEY!r} in its metadata: headway did not write it")
+    return found
 
 
 def _touch_metadata(file: ChunkedFile) -> None:

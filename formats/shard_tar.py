@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from .errors import CorruptShard
 from .integrity import HashedWriter
 from .schema import Sensor
 
-__all__ = ["INDEX_MEMBER", "TarWriter", "escape", "member_name"]
+__all__ = ["INDEX_MEMBER", "TarWriter", "escape", "index_place", "member_name"]
 
 # webdataset skips members whose first path component starts and ends with two underscores.
 INDEX_MEMBER: Final = "__headway__/index.arrow"
@@ -59,6 +60,21 @@ class TarWriter:
     def close(self) -> None:
         """Write the end of the archive."""
         self._out.write(bytes(2 * _BLOCK))
+
+
+def index_place(tar: bytes) -> tuple[int, int]:
+    """Return where the copy of the index lies in a tar shard: it is the last member before the end blocks."""
+    wanted = INDEX_MEMBER.encode().ljust(100, b"\0")
+    at = tar.rfind(wanted)
+    # Payloads may hold those bytes too; the real header is the one whose member reaches the end of the archive.
+    while at >= 0:
+        digits = tar[at + 124 : at + 135]
+        if at % _BLOCK == 0 and digits.isdigit():
+            stop = at + _BLOCK + int(digits, 8)
+            if stop + -stop % _BLOCK + 2 * _BLOCK == len(tar):
+                return at + _BLOCK, stop
+        at = tar.rfind(wanted, 0, at)
+    raise CorruptShard(f"cannot find {INDEX_MEMBER!r} at the end of a tar of {len(tar)} bytes; headway did not write it")
 
 
 def _header(name: bytes, size: int, kind: bytes) -> bytes:

@@ -94,6 +94,8 @@ class Ramp:
     """At row 5 of CAM of drive-1: 1 _exit(3), 2 SIGKILL, 3 MemoryError, 4 RuntimeError, 5 OSError, 6 a bad image."""
     jpeg: int = 0
     """1: CAM is of codec jpeg."""
+    skip: int = 0
+    """Leave out the first drives."""
     understate: int = 1
     """The listing states source bytes divided by this."""
     kind: str = "ramp"
@@ -111,7 +113,7 @@ class Ramp:
                 source_bytes=(self.frames + at) * 6 * self.image_bytes // self.understate,
                 attributes={"night": at % 2 == 1},
             )
-            for at in range(self.drives)
+            for at in range(self.skip, self.drives)
         ]
 
     @property

@@ -1,0 +1,213 @@
+"""Checking a whole set: every file, every chunk, every payload, the order of rows, and the set id.
+
+Nothing is decoded. `quick` leaves out the payload bytes and the SHA-256 of data files: it checks the manifest, sizes, the
+index and columns, their order, and the set id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import HeadwayError, NotASet, Problem
+from .integrity import chunk_sums
+from .limits import DEFAULT_LIMITS, Limits
+from .manifest import MANIFEST_NAME, Manifest, Shard
+from .open_shard import OpenShard
+from .pack_options import Progress
+from .packed_set import PackedSet, read_attachment
+from .set_id import set_id
+from .shard_copy import describe_shard, read_payload
+
+__all__ = ["VerifyReport", "verify_set"]
+
+# Bytes hashed between two progress reports.
+_STEP = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What `verify_set` found."""
+
+    location: str
+    set_id: str
+    """Empty where the manifest cannot be read."""
+    payloads: int
+    """Payloads compared with their hash."""
+    bytes: int
+    """Bytes of the files that were read."""
+    errors: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.errors
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 4 for a set with errors."""
+        return 0 if self.ok else 4
+
+
+def verify_set(
+    location: str | os.PathLike[str],
+    *,
+    quick: bool = False,
+    progress: Progress | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> VerifyReport:
+    """Check the set in directory `location` and report everything wrong with it.
+
+    Raises:
+        NotASet: nothing was published there.
+    """
+    path = Path(location)
+    try:
+        manifest = Manifest.load(path, limits=limits)
+    except NotASet:
+        raise
+    except HeadwayError as error:
+        problem = Problem(path=MANIFEST_NAME, reason=str(error), code="manifest")
+        return VerifyReport(location=str(path), set_id="", payloads=0, bytes=0, errors=(problem,))
+    if progress is not None:
+        progress.begin("verifying", manifest.stored_bytes)
+    check = _Check(path, manifest, quick, progress.advance if progress is not None else lambda amount: None, limits)
+    check.run()
+    return VerifyReport(
+        location=str(path), set_id=manifest.set_id, payloads=check.payloads, bytes=check.bytes, errors=tuple(check.errors)
+    )
+
+
+class _Check:
+    """One verification under way."""
+
+    def __init__(self, path: Path, manifest: Manifest, quick: bool, advance: Callable[[int], None], limits: Limits) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.quick = quick
+        self.advance = advance
+        self.limits = limits
+        self.errors: list[Problem] = []
+        self.payloads = 0
+        self.bytes = 0
+
+    def run(self) -> None:
+        for at, shard in enumerate(self.manifest.shards):
+            self._shard(at, shard)
+        for drive in self.manifest.drives:
+            for file in drive.attachments:
+                try:
+                    read_attachment(self.path, file, self.limits)
+                except HeadwayError as error:
+                    self._error(file.path, f"attachment of drive {drive.name!r}: {error}", "attachment")
+        if not self.errors:
+            self._whole()
+
+    def _shard(self, at: int, shard: Shard) -> None:
+        before = len(self.errors)
+        rows = tuple(
+            sum(part.rows[sensor] for drive in self.manifest.drives for part in drive.parts if part.shard == at)
+            for sensor in range(len(self.manifest.schema.sensors))
+        )
+        try:
+            opened = OpenShard(self.path, shard, schema=self.manifest.schema, rows=rows, limits=self.limits)
+        except HeadwayError as error:
+            self._error(shard.data_name, str(error), "shard")
+            self.advance(shard.data.bytes)
+            return
+        self._index_bytes(shard, opened)
+        if not self.quick:
+            self._digest(shard.data_name, opened.data, shard.data.sha256)
+        try:
+            self._structure(at, opened)
+        except HeadwayError as error:
+            if len(self.errors) == before:
+                self._error(shard.index_name, str(error), "index")
+            return
+        if not self.quick:
+            self._payloads(opened)
+
+    def _index_bytes(self, shard: Shard, opened: OpenShard) -> None:
+        """Compare index and columns with their chunk sums; for arrow, that is the whole data file."""
+        view = opened.index.file.mapped.view
+        if shard.index is not None or self.quick:
+            self.bytes += len(view)
+        if shard.index is not None:
+            self._digest(shard.index_name, view, shard.index.sha256)
+        if self.quick and shard.index is None:
+            return  # what the structure check touches is compared chunk by chunk; the rest is payload bytes
+        if chunk_sums(view) != (self.path / shard.sums_name).read_bytes():
+            try:
+                opened.index.file.touch(0, len(view))
+            except HeadwayError as error:
+                self._error(shard.index_name, str(error), "index")
+
+    def _digest(self, name: str, view: memoryview, expected: str) -> None:
+        digest = hashlib.sha256()
+        for start in range(0, len(view), _STEP):
+            piece = view[start : start + _STEP]
+            digest.update(piece)
+            self.advance(len(piece))
+        self.bytes += len(view)
+        if digest.hexdigest() != expected:
+            self._error(name, f"SHA-256 is {digest.hexdigest()}, expected {expected}; copy it again, or run repair", "shard")
+
+    def _structure(self, at: int, opened: OpenShard) -> None:
+        """Touch every column, and compare what the shard says about itself with the manifest."""
+        index, schema = opened.index, self.manifest.schema
+        expected = [(drive.name, part.frames) for drive in self.manifest.drives for part in drive.parts if part.shard == at]
+        described = describe_shard(opened.shard.name, index.description())
+        found = [(drive.name, frames) for drive, frames in described.drives]
+        names = [name for name, frames in expected for _ in range(frames)]
+        if found != expected or index.drive_names() != names or described.schema != schema:
+            self._error(opened.shard.index_name, f"holds {found[:3]}…, the manifest expects {expected[:3]}…; pack again", "index")
+            return
+        numbers, stamps = index.frame_numbers(), index.frame_stamps()
+        start = 0
+        for name, frames in expected:
+            if np.any(np.diff(stamps[start : start + frames]) <= 0) or np.any(np.diff(numbers[start : start + frames]) <= 0):
+                self._error(opened.shard.index_name, f"frames of drive {name!r} are not in order; pack again", "order")
+            start += frames
+        for sensor in schema.sensors:
+            opened.own(sensor)
+            opened.frame_starts(sensor)
+            for column in ("stamp", *(column.name for column in sensor.columns)):
+                opened.column(sensor, column)
+            if sensor.codec is not None:
+                opened.payloads(sensor)
+
+    def _payloads(self, opened: OpenShard) -> None:
+        for sensor in self.manifest.schema.sensors:
+            if sensor.codec is None:
+                continue
+            for row in range(len(opened.payloads(sensor).start)):
+                try:
+                    read_payload(opened, sensor, row)
+                except HeadwayError as error:
+                    stamp = int(opened.column(sensor, "stamp")[row])
+                    self._error(opened.shard.data_name, str(error), "payload", sensor.name, stamp)
+                self.payloads += 1
+
+    def _whole(self) -> None:
+        """What only shows over all shards: the order of rows, the reference, and the set id."""
+        try:
+            with PackedSet(self.path, self.manifest, limits=self.limits) as packed:
+                for sensor in packed.schema.sensors:
+                    timeline = packed.timeline(sensor.name)
+                    for at, drive in enumerate(packed.drives):
+                        if np.any(np.diff(timeline.stamps(at)) <= 0):
+                            self._error(MANIFEST_NAME, f"{sensor.name!r} of drive {drive.name!r} is not in stamp order", "order")
+                found = set_id(packed)
+        except HeadwayError as error:
+            self._error(MANIFEST_NAME, str(error), "index")
+            return
+        if found != self.manifest.set_id:
+            self._error(MANIFEST_NAME, f"set id is {found}, the manifest states {self.manifest.set_id}; pack again", "set_id")
+
+    def _error(self, path: str, reason: str, code: str, sensor: str = "", stamp_ns: int | None = None) -> None:
+        self.errors.append(Problem(path=path, reason=reason, sensor=sensor, stamp_ns=stamp_ns, code=code))
