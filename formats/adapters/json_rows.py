@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -23,48 +24,42 @@ def json_rows(path: Path) -> Iterator[Any]:  # Any: whatever JSON value an eleme
     """Yield the elements of the JSON array in a file; raise ValueError where it breaks."""
     scan = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode
     decode = codecs.getincrementaldecoder("utf-8")().decode
+    skip = re.compile(r"[ \t\r\n]*").match
+    wanted = "["  # what may come next: "[", a value (""), a value or "]" ("]"), or a comma or "]" (",]")
     with path.open("rb") as file:
-        text, at, ended, expected = "", 0, False, "["
+        text, at, ended = "", 0, False
         while True:
-            at = _skip_space(text, at)
-            failure = None
+            space = skip(text, at)
+            at = space.end() if space else at
+            failure = "nothing follows"
             if at < len(text):
-                if expected != "value":
-                    if text[at] not in expected:
-                        raise ValueError(f"expected {' or '.join(map(repr, expected))}, found {text[at : at + 20]!r}")
-                    if text[at] == "]":
-                        break
-                    opened, at, expected = text[at] == "[", at + 1, "value"
-                    if opened:
-                        rest = _skip_space(text, at)
-                        if rest < len(text) and text[rest] == "]":
-                            at = rest
-                            break
-                    continue
-                try:
-                    value, at = scan(text, at)
-                except json.JSONDecodeError as error:
-                    failure = error
+                mark = text[at]
+                if mark == "]" and wanted in (",]", "]"):
+                    break
+                if wanted in ("", "]"):
+                    try:
+                        value, at = scan(text, at)
+                    except json.JSONDecodeError as error:
+                        failure = error.msg
+                    else:
+                        wanted = ",]"
+                        yield value
+                        continue
+                elif mark not in wanted:
+                    raise ValueError(f"expected {' or '.join(map(repr, wanted))}, found {text[at : at + 20]!r}")
                 else:
-                    expected = ",]"
-                    yield value
+                    at, wanted = at + 1, "]" if mark == "[" else ""
                     continue
             if ended:
-                raise ValueError(f"the file ends early ({failure.msg})" if failure else "the file ends early")
+                raise ValueError(f"the file ends early ({failure})")
             if len(text) - at > _ROW_CHARACTERS:
-                raise ValueError(f"no complete row within {_ROW_CHARACTERS} characters ({failure.msg if failure else 'spaces'})")
+                raise ValueError(f"no complete row within {_ROW_CHARACTERS} characters ({failure})")
             chunk = file.read(_READ_BYTES)
             ended = not chunk
             text, at = text[at:] + decode(chunk, final=ended), 0
         tail = text[at + 1 :] + decode(file.read(64))
         if tail.strip():
             raise ValueError(f"text after the closing bracket: {tail.strip()[:20]!r}")
-
-
-def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
 
 
 def _refuse_constant(word: str) -> None:

@@ -36,6 +36,8 @@ _OFFICIAL: Final = ("train", "val", "test", "train_detect", "train_track")
 _SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"camera": (".jpg", ".jpeg", ".png"), "lidar": (".bin",), "radar": (".pcd",)}
 )
+_FETCH: Final = "download its archive, or leave such files out with --allow-missing"
+_STRAY: Final = "in no table"
 _LISTED: Final = 200
 """Stray files of one directory that are listed by name; the rest are counted."""
 _SPLIT_BYTES: Final = 16 << 20
@@ -119,43 +121,40 @@ def check_files(
 ) -> tuple[Chosen, list[Ignored]]:
     """Check every file the chosen rows name, and list what is there besides."""
     wanted = np.isin(tables.sample_scene[tables.row_sample], scenes) & np.isin(tables.row_channel, channels)
+    is_wanted, channel_of = wanted.tolist(), tables.row_channel.tolist()
     sizes = np.full(len(wanted), -1, np.int64)
     ignored: list[Ignored] = []
     lost: Counter[str] = Counter()
-    visited: set[tuple[str, str]] = set()
+    visited: set[Path] = set()
     for directory, names, rows in _by_directory(tables.row_file):
-        have = folder.sizes(directory)
+        prefix = f"{directory}/" if directory else ""
+        inside = is_inside(f"{prefix}-")
+        path = folder.path(f"{prefix}-").parent
+        have = folder.sizes(path) if inside else {}
         for name, row in zip(names, rows, strict=True):
-            filename = f"{directory}/{name}" if directory else name
-            channel, modality = tables.channels[tables.row_channel[row]]
-            size = have.get(name, -1)
-            have.pop(name, None)
-            if not wanted[row]:
+            if not is_wanted[row]:
                 continue
-            stamp = int(tables.row_stamp[row])
-            if not is_inside(filename):
-                code, fault = "missing", f"this path leaves the source folder; {shown}/sample_data.json is not to be trusted"
+            channel, modality = tables.channels[channel_of[row]]
+            size = have.get(name, -1)
+            code, fault = "missing", ""
+            if not inside:
+                fault = f"this path leaves the source folder; {shown}/sample_data.json is not to be trusted"
             elif size < 0 and allow_missing:
                 lost[channel] += 1
                 if lost[channel] <= _LISTED:
-                    ignored.append(
-                        Ignored(path=filename, reason=f"missing; {channel!r} has no payload at {stamp} (missing allowed)")
-                    )
+                    what = f"missing; {channel!r} has no payload at {tables.row_stamp[row]} (missing allowed)"
+                    ignored.append(Ignored(path=prefix + name, reason=what))
                 continue
             elif size < 0:
-                code = "missing"
-                fault = (
-                    f"not on disk, but {shown}/sample_data.json names it; download its archive, or leave such files out "
-                    "with --allow-missing"
-                )
+                fault = f"not on disk, but {shown}/sample_data.json names it; {_FETCH}"
             else:
-                code, fault = _content_fault(folder.path(filename), size, modality, layout)
+                code, fault = _content_fault(path, name, size, modality, layout)
             if fault:
-                findings.add(code, filename, fault, sensor=channel, stamp_ns=stamp)
+                findings.add(code, prefix + name, fault, sensor=channel, stamp_ns=int(tables.row_stamp[row]))
             else:
                 sizes[row] = size
-        visited.add((directory, str(folder.path(f"{directory}/-").parent)))
-        ignored += _strays(directory, sorted(have), "in no table")
+        visited.add(path)
+        ignored += _strays(directory, sorted(have.keys() - set(names)), _STRAY)
     for channel, count in lost.items():
         if count > _LISTED:
             ignored.append(Ignored(path=f"{channel}: {count - _LISTED} more files", reason="missing (missing allowed)"))
@@ -239,14 +238,14 @@ def _by_directory(files: NDArray[np.bytes_]) -> Iterator[tuple[str, list[str], l
         yield directory.decode("utf-8"), [files[row].rpartition(b"/")[2].decode("utf-8") for row in rows], rows
 
 
-def _content_fault(path: Path, size: int, modality: str, layout: Layout) -> tuple[str, str]:
+def _content_fault(directory: Path, name: str, size: int, modality: str, layout: Layout) -> tuple[str, str]:
     if size == 0:
         return "truncated", "0 bytes; download the file again"
-    if path.suffix.lower() not in _SUFFIXES[modality]:
+    if not name.lower().endswith(_SUFFIXES[modality]):
         expected = " or ".join(_SUFFIXES[modality])
-        return "layout", f"{modality} file ends in {path.suffix!r}, expected {expected}; leave this sensor out with --sensors"
+        return "layout", f"a {modality} file whose name does not end in {expected}; leave this sensor out with --sensors"
     if modality == "lidar":
-        return "layout", layout_fault_of_file(path, size, layout)
+        return "layout", layout_fault_of_file(directory / name, size, layout)
     return "", ""
 
 
@@ -259,10 +258,11 @@ def _check_labels(tables: Tables, sizes: NDArray[np.int64], folder: Folder, layo
             continue
         directory, _, name = label.filename.rpartition("/")
         if directory not in listings:
-            listings[directory] = folder.sizes(directory)
+            path = folder.path(label.filename).parent
+            listings[directory] = folder.sizes(path) if is_inside(label.filename) else {}
         size, expected = listings[directory].get(name, -1), int(sizes[label.row]) // point
         channel, stamp = tables.channels[tables.row_channel[label.row]][0], int(tables.row_stamp[label.row])
-        if not is_inside(label.filename) or size < 0:
+        if size < 0:
             reason = "lidarseg.json names it, but it is not on disk; download nuScenes-lidarseg"
             findings.add("missing", label.filename, reason, sensor=channel, stamp_ns=stamp)
         elif size != expected:
@@ -282,14 +282,13 @@ def _strays(directory: str, names: Sequence[str], reason: str) -> list[Ignored]:
 
 
 def _strays_elsewhere(
-    tables: Tables, folder: Folder, tables_folder: Path, visited: set[tuple[str, str]], labels: Mapping[int, str]
+    tables: Tables, folder: Folder, tables_folder: Path, visited: set[Path], labels: Mapping[int, str]
 ) -> Iterator[Ignored]:
-    seen = {path for _, path in visited}
     used = {item.filename for item in tables.maps} | set(labels.values())
     top = folder.roots[-1]
     for directory, names in folder.walk():
         path = top / directory
-        if str(path) in seen or path == tables_folder:
+        if path in visited or path == tables_folder:
             continue
         relative = [path.relative_to(root).as_posix() for root in folder.roots if path.is_relative_to(root)]
         if any(
@@ -298,4 +297,4 @@ def _strays_elsewhere(
         ):
             continue
         rest = [name for name in names if not any(f"{base}/{name}" in used for base in relative)]
-        yield from _strays(directory, rest, "in no table")
+        yield from _strays(directory, rest, _STRAY)

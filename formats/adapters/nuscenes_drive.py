@@ -150,7 +150,11 @@ class SceneDrive:
         names = [item.filename for item in tables.maps if scene.log in item.logs]
         location = tables.logs[scene.log].location if 0 <= scene.log < len(tables.logs) else ""
         names += [f"maps/expansion/{location}.json", f"maps/basemap/{location}.png"]
-        names += [f"can_bus/{name}" for name in self.folder.sizes("can_bus") if name.startswith(f"{scene.name}_")]
+        names += [
+            f"can_bus/{name}"
+            for name in self.folder.sizes(self.folder.path("can_bus/-").parent)
+            if name.startswith(f"{scene.name}_")
+        ]
         kinds = {".png": "image/png", ".json": "application/json", ".jpg": "image/jpeg"}
         return [
             Attachment(name=name, media_type=kinds.get(path.suffix, "application/octet-stream"), read=_reader(path))

@@ -48,6 +48,9 @@ LIDAR_LAYOUTS: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
         "xyzi": (*_XYZ, _point("intensity", "float32")),
     }
 )
+_LIDAR: Final = MappingProxyType(
+    {name: np.dtype([(field.name, field.numpy_dtype) for field in fields]) for name, fields in LIDAR_LAYOUTS.items()}
+)
 RADAR_FIELDS: Final = (
     *_XYZ,
     _point("dyn_prop", "int8"),
@@ -79,11 +82,11 @@ class Folder:
                 return root / filename
         return self.roots[0] / filename
 
-    def sizes(self, directory: str) -> dict[str, int]:
-        """Return name → bytes of the plain files in a directory of the tables; empty if there is no such directory."""
+    def sizes(self, directory: Path) -> dict[str, int]:
+        """Return name → bytes of the plain files in a directory; empty if there is none."""
         found: dict[str, int] = {}
         try:
-            with os.scandir(self.path(f"{directory}/-" if directory else "-").parent) as entries:
+            with os.scandir(directory) as entries:
                 for entry in entries:
                     if entry.is_file():
                         found[entry.name] = entry.stat().st_size
@@ -133,7 +136,7 @@ def layout_fault(points: NDArray[Any]) -> str:
 
 def layout_fault_of_file(path: Path, size: int, layout: Layout) -> str:
     """Say what is wrong with the size of a LiDAR file, or with its first points where two layouts fit; "" if nothing."""
-    widths = {name: _lidar_dtype(name).itemsize for name in LIDAR_LAYOUTS}
+    widths = {name: _LIDAR[name].itemsize for name in LIDAR_LAYOUTS}
     fitting = [name for name, width in widths.items() if size % width == 0]
     if layout not in fitting:
         other = f"; it would fit layout {fitting[0]!r}: if it is that, set points_layout" if fitting else ", download it again"
@@ -142,7 +145,7 @@ def layout_fault_of_file(path: Path, size: int, layout: Layout) -> str:
         return ""
     with path.open("rb") as file:
         head = file.read(_PROBED_POINTS * 80)  # 80 bytes hold whole points of either layout
-    faults = {name: layout_fault(_finite(np.frombuffer(head, _lidar_dtype(name)))) for name in fitting}
+    faults = {name: layout_fault(_finite(np.frombuffer(head, _LIDAR[name]))) for name in fitting}
     if not faults[layout]:
         return ""
     others = [name for name in fitting if not faults[name]]
@@ -157,7 +160,7 @@ def layout_fault_of_file(path: Path, size: int, layout: Layout) -> str:
 def read_lidar(path: Path, layout: Layout, what: str) -> NDArray[Any]:
     """Return the points of a LiDAR file, untouched; `what` names it in the `DecodeError` of a bad one."""
     data = _read(path, what)
-    dtype = _lidar_dtype(layout)
+    dtype = _LIDAR[layout]
     if len(data) == 0 or len(data) % dtype.itemsize:
         raise DecodeError(
             f"cannot read {what}: found {len(data)} bytes, expected a multiple of {dtype.itemsize} (layout {layout!r}); "
@@ -247,10 +250,6 @@ def _radar_header(data: bytes, what: str) -> tuple[int, int]:
     if not points.isdigit() or int(points) > DEFAULT_LIMITS.points:
         raise DecodeError(f"cannot read {what}: POINTS is {points!r}, expected 0 to {DEFAULT_LIMITS.points}")
     return at, int(points)
-
-
-def _lidar_dtype(layout: str) -> np.dtype[Any]:
-    return np.dtype([(field.name, field.numpy_dtype) for field in LIDAR_LAYOUTS[layout]])
 
 
 def _finite(points: NDArray[Any]) -> NDArray[Any]:

@@ -145,22 +145,20 @@ def load_tables(folder: Path, shown: str, findings: Findings, *, limit_bytes: in
 
 
 def _channels(reader: TableReader, sensor: dict[str, Any], findings: Findings) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
+    """Return the channels with their modality, and the channel of each sensor row, −1 for one of no modality we know."""
     pairs = [
         (channel.decode(), modality.decode()) for channel, modality in zip(sensor["channel"], sensor["modality"], strict=True)
     ]
     for row, (channel, modality) in enumerate(pairs):
         if modality not in _MODALITIES:
-            findings.add(
-                "json",
-                reader.name("sensor"),
-                f"row {row}: modality is {modality!r}, expected one of {_MODALITIES}",
-                sensor=channel,
-            )
-    channels = sorted(set(pairs))
+            reason = f"row {row}: modality is {modality!r}, expected one of {', '.join(_MODALITIES)}"
+            findings.add("json", reader.name("sensor"), reason, sensor=channel)
+    channels = sorted({pair for pair in pairs if pair[1] in _MODALITIES})
     for (first, _), (second, _) in pairwise(channels):
         if first == second:
             findings.add("duplicate", reader.name("sensor"), f"channel {first!r} has two modalities; {DOWNLOAD}", sensor=first)
-    return channels, np.array([channels.index(pair) for pair in pairs], np.int64)
+    numbers = {pair: number for number, pair in enumerate(channels)}
+    return channels, np.array([numbers.get(pair, -1) for pair in pairs], np.int64)
 
 
 def _scenes(

@@ -40,6 +40,7 @@ DOWNLOAD: Final = "download the metadata again"
 """The remedy where tables are incomplete or of different versions."""
 _BATCH_ROWS: Final = 65_536
 _TOKEN_BYTES: Final = 128
+_TEXT_BYTES: Final = 4096
 _LISTED: Final = 1000
 """Findings of one kind that are kept word for word; the rest are counted. A million lines help nobody."""
 
@@ -273,16 +274,15 @@ def _convert(rows: list[Any], fields: Sequence[TableField]) -> dict[str, Any] | 
 
 def _column(values: list[Any], field: TableField) -> Any:
     if field.value in ("token", "text"):
-        if not all(type(value) is str for value in values):
+        if not set(map(type, values)) <= {str}:
             raise ValueError("expected a string")
         encoded = [value.encode() for value in values]
-        if any(b"\0" in value for value in encoded) or max(map(len, encoded), default=0) > (
-            _TOKEN_BYTES if field.value == "token" else 4096
-        ):
+        limit = _TOKEN_BYTES if field.value == "token" else _TEXT_BYTES
+        if max(map(len, encoded), default=0) > limit or b"\0" in b"".join(encoded):
             raise ValueError("a string too long, or with a zero character")
         return np.array(encoded, "S") if encoded else np.zeros(0, "S1")
     if field.value == "flag":
-        if not all(type(value) is bool for value in values):
+        if not set(map(type, values)) <= {bool}:
             raise ValueError("expected true or false")
         return np.array(values, bool)
     if field.value == "tokens":
@@ -294,7 +294,7 @@ def _column(values: list[Any], field: TableField) -> Any:
         return _floats([value if value != [] else blank for value in values], (3, 3), finite=False)
     if field.value == "vector":
         return _floats(values, (field.width,), finite=True)
-    if not all(type(value) in (int, float) for value in values):
+    if not set(map(type, values)) <= {int, float}:
         raise ValueError("expected a number")
     if field.value == "number":
         return _floats(values, (), finite=True)
