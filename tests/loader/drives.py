@@ -66,7 +66,7 @@ SCHEMA = Schema(
         Sensor(
             name="RADAR",
             kind="points",
-            codec="points-raw",
+            codec="points-lossless",
             columns=_POSES,
             fields=(
                 Column(name="x", dtype="float32", unit="m"),
