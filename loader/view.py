@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, UsageError, canonical_json
 from .cache_directory import cache_directory
 from .draws import key
-from .frame_facts import frames_where
+from .frame_facts import FrameFacts
 from .item_index import open_index
 from .read_set import FrameFiles, Resolved, read_set, resolve_window
 from .sampler import ViewInfo
@@ -45,9 +45,9 @@ class View:
     Safe to use from several threads; holds no open file but a mapping.
 
     >>> view = View(packed, windows=[Window("CAM", past=1)])
-    >>> resolved = view.resolve(np.array([0]), seed=0, epoch=0)
-    >>> resolved["CAM"].valid[0, :, 0].tolist()
-    [False, True]
+    >>> resolved = view.resolve(np.array([0, 1]), seed=0, epoch=0)
+    >>> resolved["CAM"].rows.shape
+    (2, 2, 1)
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class View:
         self.windows: tuple[AnyWindow, ...] = tuple(windows) or default_windows(packed)
         self._cache, self._deadline_s = cache, deadline_s
         self._where, self._ids = _read_where(packed, where)
+        self._facts: FrameFacts | None = None
         self._excluded_drives, self._excluded_frames = _read_exclude(packed, exclude)
         self._plain: dict[str, tuple[Window, tuple[str, ...]]] = {}
         for window in self.windows:
@@ -82,7 +83,7 @@ class View:
 
     def __getstate__(self) -> dict[str, Any]:  # Any: the shape pickle asks for
         # Another process finds the index in the cache, or builds the same one.
-        return {**self.__dict__, "_lock": None, "_index": None, "_info": None}
+        return {**self.__dict__, "_lock": None, "_facts": None, "_index": None, "_info": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # Any: the shape pickle asks for
         self.__dict__.update(state, _lock=threading.Lock())
@@ -246,7 +247,8 @@ class View:
         if self._ids is not None:
             keep &= np.isin(frames, self._ids[np.searchsorted(self._ids, start) : np.searchsorted(self._ids, stop)])
         if self._where is not None and keep.any():
-            keep[keep] = frames_where(self.packed, self._where, frames[keep])
+            self._facts = self._facts or FrameFacts(self.packed)
+            keep[keep] = self._facts.where(self._where, frames[keep])
         for window, sensors in self._plain.values():
             if window.on_gap == "drop" and keep.any():
                 found = resolve_window(self.packed, window, sensors=sensors, frames=frames[keep], draws=None)

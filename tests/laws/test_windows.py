@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.formats import UsageError
 from headway.loader.view import View
 from headway.loader.window import Window
 from tests.loader.memory_set import MemorySet, camera, lidar
@@ -16,6 +19,8 @@ from tests.loader.memory_set import MemorySet, camera, lidar
 MS = 10**6
 # As large as today's clocks: what is lost in a double shows.
 EPOCH = 1_700_000_000 * 10**9
+# No directory can be made there, so item indexes stay in memory.
+_NOWHERE = Path("/dev/null/headway")
 SENSORS = [lidar(), camera("CAM_A"), camera("CAM_B")]
 
 
@@ -205,3 +210,39 @@ def test_a_batch_is_its_items_one_by_one(files: MemorySet, window: Window) -> No
         if item < 0:
             assert not one.valid.any()
             assert (one.rows == -1).all()
+
+
+@given(sets(), windows(), st.data())
+def test_a_choice_is_a_part_of_the_whole_window(files: MemorySet, window: Window, data: st.DataObject) -> None:
+    if len(window.steps) < 2:
+        return
+    count = data.draw(st.integers(1, len(window.steps) - 1))
+    whole_view = View(files, windows=[replace(window, on_gap="mask")])
+    view = View(files, windows=[replace(window, on_gap="mask", choose=count)])
+    items = np.arange(len(view))
+    whole = whole_view.resolve(items, seed=1, epoch=0)["camera"]
+    chosen = view.resolve(items, seed=1, epoch=0, occurrence=items)["camera"]
+    place = np.searchsorted(window.steps, chosen.steps)
+    assert (np.diff(place, axis=1) > 0).all()
+    assert (chosen.steps == 0).sum(1).tolist() == [1] * len(items)
+    for field in ("rows", "valid", "stamps", "sync_error"):
+        assert np.array_equal(getattr(chosen, field), np.take_along_axis(getattr(whole, field), place[..., None], 1))
+    # No gap is chosen while a place that all sensors fill is left out.
+    filled = np.array(whole.valid.all(-1))
+    filled[:, window.steps.index(0)] = False
+    others = np.take_along_axis(filled, place, 1).sum(1)
+    assert np.array_equal(others, np.minimum(filled.sum(1), count))
+    assert np.array_equal(chosen.complete, whole.valid[:, window.steps.index(0)].all(-1) & (filled.sum(1) >= count))
+
+
+@given(sets(), windows())
+def test_dropping_gaps_keeps_exactly_the_complete_windows(files: MemorySet, window: Window) -> None:
+    complete = View(files, windows=[window]).resolve(np.arange(len(files)), seed=0, epoch=0)["camera"].complete
+    view = View(files, windows=[replace(window, on_gap="drop")], cache=_NOWHERE)
+    if not complete.any():
+        with pytest.raises(UsageError, match="has no items"):
+            len(view)
+        return
+    assert view.frames(np.arange(len(view))).tolist() == np.flatnonzero(complete).tolist()
+    starts = [int(np.sum(np.flatnonzero(complete) < start)) for start in files.frame_starts]
+    assert view.info.drive_starts.tolist() == starts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,7 +74,6 @@ class MemorySet:
         attributes: Sequence[Mapping[str, str | int | float | bool]] | None = None,
     ) -> None:
         self.schema = Schema(reference=sensors[0].name, sensors=tuple(sensors))
-        self.set_id = "00" * 32
         self.drives = [
             MemoryDrive(name=f"drive{number:03}", attributes={} if attributes is None else attributes[number])
             for number in range(len(drives))
@@ -96,6 +96,11 @@ class MemorySet:
             for name in self._timelines
         }
         self._own[self.schema.reference] = np.arange(len(self), dtype=np.int64)
+        digest = hashlib.sha256(repr([(drive.name, dict(drive.attributes)) for drive in self.drives]).encode())
+        for name, timeline in self._timelines.items():
+            for values in (timeline.starts, *timeline.columns.values(), self._own[name]):
+                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+        self.set_id = digest.hexdigest()
 
     def __len__(self) -> int:
         return int(self.frame_starts[-1])

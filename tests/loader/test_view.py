@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 from headway.formats import Camera, PackedSet, PackOptions, Sensor, UsageError, open_set, pack
-from headway.loader.frame_facts import fact_names
+from headway.loader import sweeps, trajectory, view, window
+from headway.loader.frame_facts import FrameFacts
 from headway.loader.view import View, default_windows
 from headway.loader.window import Window
 from tests.formats.ramp import ramp_spec
@@ -31,10 +34,15 @@ def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return location
 
 
-@pytest.fixture
-def packed(location: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackedSet]:
-    """The set, with a fresh user cache."""
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep item indexes out of the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def packed(location: Path) -> Iterator[PackedSet]:
+    """The set, opened."""
     with open_set(location) as packed:
         yield packed
 
@@ -101,7 +109,7 @@ def test_null_facts_are_no_match() -> None:
         columns={("CAM", "ego_to_world"): np.arange(14.0).reshape(2, 7)},
     )  # fmt: skip
     for where in (pc.list_element(pc.field("CAM.ego_to_world"), 0) > 3, pc.field("CAM.ego_to_world").is_null()):
-        view = View(files, where=where, cache=None)
+        view = View(files, where=where)
         assert view.frames(np.arange(len(view))).tolist() == ([2] if "list_element" in str(where) else [1])
 
 
@@ -230,7 +238,7 @@ def test_items_out_of_range_are_refused(packed: PackedSet) -> None:
 
 
 def test_every_fact_can_be_filtered_on(packed: PackedSet) -> None:
-    for name in fact_names(packed):
+    for name in FrameFacts(packed).names:
         assert len(View(packed, where=pc.field(name).is_valid())) <= 15
 
 
@@ -241,3 +249,10 @@ def test_cameras_of_unlike_colour_do_not_share_a_window() -> None:
     assert {window.name: tuple(window.sensors) for window in default_windows(files)[1:]} == {
         "camera": ("CAM_A", "CAM_B"), "camera_depth": ("DEPTH",),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [sweeps, trajectory, view, window])
+def test_examples_run(packed: PackedSet, module: ModuleType) -> None:
+    result = doctest.testmod(module, extraglobs={"packed": packed})
+    assert result.attempted > 0
+    assert not result.failed
