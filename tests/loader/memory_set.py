@@ -98,8 +98,8 @@ class MemorySet:
         self._own[self.schema.reference] = np.arange(len(self), dtype=np.int64)
         digest = hashlib.sha256(repr([(drive.name, dict(drive.attributes)) for drive in self.drives]).encode())
         for name, timeline in self._timelines.items():
-            for values in (timeline.starts, *timeline.columns.values(), self._own[name]):
-                digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
+            for array in (timeline.starts, *timeline.columns.values(), self._own[name]):
+                digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
         self.set_id = digest.hexdigest()
 
     def __len__(self) -> int:
