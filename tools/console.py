@@ -51,8 +51,11 @@ def _escape(char: str) -> str:
 
 
 def say(line: str = "") -> None:
-    """Print one line of results to stdout."""
-    print(line)
+    """Print one line of results to stdout; ends the command when nobody reads it any more."""
+    try:
+        print(line)
+    except BrokenPipeError:
+        raise SystemExit(_reader_gone()) from None
 
 
 def report(line: str) -> None:
@@ -106,9 +109,7 @@ def _outcome(command: Callable[[], object]) -> int:
                 code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit; without a new target that would print a second error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.BROKEN_PIPE
+        return _reader_gone()
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
     except Exception as error:
@@ -119,6 +120,12 @@ def _outcome(command: Callable[[], object]) -> int:
         report(f"interrupted ({signal.Signals(received[0]).name}); nothing half-written is left in the destination")
         return 128 + received[0]
     return code
+
+
+def _reader_gone() -> int:
+    # The interpreter flushes stdout once more at exit; without a new target that would print a second error.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.BROKEN_PIPE
 
 
 @contextmanager

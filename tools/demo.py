@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -37,11 +38,13 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of each drive.")] = 10.0,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the drives.")] = 2,
     step_ms: Annotated[float, typer.Option(min=0.0, help="Shortest training step, standing in for a GPU's.")] = 200.0,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Small images and few points: the same road in seconds.")] = False,
 ) -> None:
     """Make drives, pack them, stream them on two ranks, draw a batch."""
     started = time.monotonic()
-    source = _make_drives(directory / f"drives-{drives}x{seconds:g}s", drives, seconds)
-    packed = _pack(source, directory / f"set-{drives}x{seconds:g}s")
+    _forget_other(directory, {"drives": drives, "seconds": seconds, "tiny": tiny})
+    source = _make_drives(directory / "drives", drives, seconds, tiny=tiny)
+    packed = _pack(source, directory / "set")
     ranks = _train(packed, directory / "run", epochs, step_ms)
     _draw(packed, directory / "overview.png")
     _table(ranks, step_ms)
@@ -50,8 +53,18 @@ def demo(
         raise WorkerDied(f"the ranks made different numbers of steps: {[rank['steps'] for rank in ranks]}; please report this")
 
 
-def _make_drives(target: Path, drives: int, seconds: float) -> Path:
-    from .synthetic import write_nuscenes
+def _forget_other(directory: Path, wanted: dict[str, Any]) -> None:  # Any: JSON
+    """Remove the drives and the set of a demo that was asked for something else."""
+    directory.mkdir(parents=True, exist_ok=True)
+    note = directory / "demo.json"
+    if note.exists() and json.loads(note.read_text()) != wanted:
+        for folder in ("drives", "set"):
+            shutil.rmtree(directory / folder, ignore_errors=True)
+    note.write_text(json.dumps(wanted) + "\n")
+
+
+def _make_drives(target: Path, drives: int, seconds: float, *, tiny: bool) -> Path:
+    from .synthetic import TINY, Detail, write_nuscenes
 
     if target.exists() and any(target.iterdir()):
         report(f"1/4 drives   {str(target)!r} is there and used again")
@@ -69,7 +82,7 @@ def _make_drives(target: Path, drives: int, seconds: float) -> Path:
                 begun = True
             bar.advance(done - bar.done)
 
-        write_nuscenes(target, drives=drives, seconds=seconds, progress=advance)
+        write_nuscenes(target, drives=drives, seconds=seconds, detail=TINY if tiny else Detail(), progress=advance)
     return target
 
 
