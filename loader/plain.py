@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import IterableDataset
 
 from ..formats import StateError
 
@@ -64,7 +65,7 @@ class PlainState:
 
 def _pass_over(loader: TorchLoader[Any], iterator: Any, delivered: int) -> None:  # Any: torch's private class
     sampler = getattr(iterator, "_sampler_iter", None)
-    if loader.num_workers == 0 and sampler is not None and hasattr(loader.dataset, "__getitem__"):
+    if loader.num_workers == 0 and sampler is not None and not isinstance(loader.dataset, IterableDataset):
         for _ in range(delivered):
             if next(sampler, None) is None:
                 break
