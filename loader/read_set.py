@@ -172,8 +172,9 @@ class _Asker:
         self._files, self._window = files, window
         self._frames = frames
         self._drives = np.searchsorted(files.frame_starts, frames, side="right") - 1
-        self._reference = files.timeline(files.schema.reference)
-        self._stamps = stamps_of(self._reference, frames)
+        self._stamps = files.timeline(files.schema.reference).take("stamp", frames)
+        self._targets: tuple[Bool, Int64, Int64, Int64] | None = None
+        """Steps in frames: which lie in the drive, and those frames, their drives and reference stamps. For all sensors."""
 
     def ask(self, sensor: str, grid: Grid) -> _Found:
         """Return what `grid` finds on the timeline of `sensor`: arrays (n, steps)."""
@@ -197,7 +198,6 @@ class _Asker:
             usable &= np.abs(error) <= tolerance
         if window.sync == "previous":
             usable &= error <= 0
-        rows, stamps, error = (np.where(usable, each, empty) for each, empty in ((rows, -1), (stamps, 0), (error, 0)))
         rest = np.flatnonzero(~usable)
         if len(rest):
             matched = self._match(timeline, drives[rest], asked[rest])
@@ -254,19 +254,20 @@ class _Asker:
         return asked_for
 
     def _by_frames(self, sensor: str, grid: Grid) -> _Found:
-        starts, drives = self._files.frame_starts, self._drives
-        targets = self._frames[:, None] + grid.offsets
-        inside = (targets >= starts[drives][:, None]) & (targets < starts[drives + 1][:, None])
-        flat = targets[inside]
-        matched = self._anchors(
-            sensor, flat, np.broadcast_to(drives[:, None], targets.shape)[inside], stamps_of(self._reference, flat)
-        )
-        shape = targets.shape
+        if self._targets is None:
+            starts, drives = self._files.frame_starts, self._drives[:, None]
+            frames = self._frames[:, None] + grid.offsets
+            inside = (frames >= starts[drives]) & (frames < starts[drives + 1])
+            flat = frames[inside]
+            asked = self._files.timeline(self._files.schema.reference).take("stamp", flat)
+            self._targets = inside, flat, np.broadcast_to(drives, frames.shape)[inside], asked
+        inside, flat, drives, asked = self._targets
+        matched = self._anchors(sensor, flat, drives, asked)
         return _Found(
             rows=_spread(matched.rows, inside, -1),
             stamps=_spread(matched.stamps, inside, 0),
             error=_spread(matched.error, inside, 0),
-            asked_for=np.ones(shape, np.bool_),
+            asked_for=np.ones(inside.shape, np.bool_),
             right=None if matched.right is None else _spread(matched.right, inside, -1),
             fraction=None if matched.fraction is None else _spread(matched.fraction, inside, 0.0),
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, UsageError, canonical_json
@@ -290,7 +291,7 @@ def default_windows(packed: FrameFiles) -> tuple[Window, ...]:
 
 
 def _read_where(packed: FrameFiles, where: Any) -> tuple[Any, Int64 | None]:  # Any: pyarrow is untyped
-    if where is None or (hasattr(where, "cast") and not isinstance(where, np.ndarray)):
+    if where is None or isinstance(where, pc.Expression):
         return where, None
     ids = np.asarray(where)
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -87,6 +88,7 @@ def test_by_default_each_sensor_gives_the_frames_own_payload(packed: PackedSet) 
         (pc.field("id").isin([3, 5, 14]), [3, 5, 14]),
         ([14, 3, 5], [3, 5, 14]),
         (np.array([0], np.uint32), [0]),
+        (pa.array([7, 2]), [2, 7]),
     ],
 )
 def test_filters_choose_frames(packed: PackedSet, where: Any, expected: Any) -> None:
