@@ -30,6 +30,7 @@ from .packer import PackReport, pack
 from .repair import RepairReport, repair_set
 from .schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor, canonical_json
 from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
+from .shard import ShardKind
 from .timeline import PayloadRefs, Timeline
 from .verify import VerifyReport, verify_set
 
@@ -69,6 +70,7 @@ __all__ = [
     "SensorStats",
     "SetError",
     "Shard",
+    "ShardKind",
     "Source",
     "SourceDrive",
     "SourceError",

@@ -7,9 +7,11 @@ xxh3 finds damage, not tampering; against tampering pin the manifest's digest (`
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import mmap
 import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -24,6 +26,10 @@ __all__ = ["CHUNK", "ChunkedFile", "HashedWriter", "MappedFile", "chunk_sums", "
 
 # 64 KiB: one chunk hash costs about 3 µs, and a set's sums stay at 1/8192 of its bytes.
 CHUNK: Final = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 
 
 def payload_hash(data: bytes | bytearray | memoryview) -> int:
@@ -120,7 +126,11 @@ class HashedWriter:
 
 
 class MappedFile:
-    """A file mapped read-only, of exactly the size the manifest states; views stay valid after the last reference goes."""
+    """A file mapped read-only, of exactly the size the manifest states; the mapping lives as long as any view of it.
+
+    Python's own mmap keeps a duplicate descriptor for each mapping, and a set may have more shards than a process may have
+    descriptors; so the system call is made directly, and the descriptor closed.
+    """
 
     def __init__(self, path: Path, expected_bytes: int) -> None:
         self.name = path.name
@@ -129,19 +139,29 @@ class MappedFile:
                 found = os.fstat(file.fileno()).st_size
                 if found != expected_bytes:
                     raise size_error(self.name, found, expected_bytes)
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found else None
+                self.view = _map_read_only(file.fileno(), found) if found else memoryview(b"")
         except FileNotFoundError as error:
             raise CorruptShard(
                 f"cannot open {self.name!r}: the manifest names it, but {str(path.parent)!r} does not hold it; "
                 "copy it again from where the set came from, or pack again"
             ) from error
-        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
         self.array: NDArray[np.uint8] = np.frombuffer(self.view, np.uint8)
 
     @property
     def address(self) -> int:
         """Where the first byte lies in memory."""
         return int(self.array.ctypes.data)
+
+
+def _map_read_only(descriptor: int, size: int) -> memoryview:
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    # Every view holds `memory`; when the last one goes, so does the mapping. At exit the system does it.
+    weakref.finalize(memory, _libc.munmap, ctypes.c_void_p(address), ctypes.c_size_t(size)).atexit = False
+    return memoryview(memory).cast("B").toreadonly()
 
 
 def size_error(name: str, found: int, expected: int) -> CorruptShard:

@@ -49,6 +49,8 @@ class OpenShard:
         self._rows = dict(zip(schema.by_name, rows, strict=True))
         self._columns: dict[tuple[str, str], NDArray[Any]] = {}
         self._payloads: dict[str, PayloadTable] = {}
+        self._starts: dict[str, NDArray[np.int64]] = {}
+        self._own: dict[str, NDArray[np.int64]] = {}
 
     @property
     def index(self) -> ArrowIndex:
@@ -66,16 +68,22 @@ class OpenShard:
 
     def frame_starts(self, sensor: Sensor) -> NDArray[np.int64]:
         """Return (frames + 1,) first row of each frame in the sensor's columns."""
-        starts = self._index.starts(sensor)
-        self._check_rows(sensor, int(starts[-1]))
-        return starts
+        found = self._starts.get(sensor.name)
+        if found is None:
+            found = self._index.starts(sensor)
+            self._check_rows(sensor, int(found[-1]))
+            self._starts[sensor.name] = found
+        return found
 
     def own(self, sensor: Sensor) -> NDArray[np.int64]:
         """Return (frames,) the row in this shard that is each frame's own, −1 for none."""
-        own, starts = self._index.own(sensor), self.frame_starts(sensor)
-        if np.any(own < -1) or np.any(own >= np.diff(starts)):
-            raise CorruptShard(f"cannot use {self.shard.index_name!r}: an own row of {sensor.name!r} is not filed there")
-        return np.where(own < 0, -1, starts[:-1] + own)
+        found = self._own.get(sensor.name)
+        if found is None:
+            own, starts = self._index.own(sensor), self.frame_starts(sensor)
+            if np.any(own < -1) or np.any(own >= np.diff(starts)):
+                raise CorruptShard(f"cannot use {self.shard.index_name!r}: an own row of {sensor.name!r} is not filed there")
+            found = self._own[sensor.name] = np.where(own < 0, -1, starts[:-1] + own)
+        return found
 
     def payloads(self, sensor: Sensor) -> PayloadTable:
         """Return where the sensor's payloads lie in the data file, and their hashes."""

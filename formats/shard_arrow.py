@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -97,6 +97,7 @@ def field_name(sensor: Sensor, column: str) -> str:
     return sensor.name.replace("%", "%25").replace(".", "%2E") + "." + column
 
 
+@lru_cache(maxsize=16)
 def arrow_schema(schema: Schema, kind: str) -> Any:  # Any: pyarrow is untyped
     """Return the Arrow schema of an index file: payload bytes inside for "arrow", their places for "tar"."""
     fields = [_field("drive", pa.large_string()), _field("frame", pa.int64()), _field("stamp", pa.int64())]

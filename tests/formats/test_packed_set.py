@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,16 @@ def test_a_pinned_digest_must_match(packed: PackedSet) -> None:
 def test_the_set_id_does_not_depend_on_shards(packed: PackedSet, tmp_path: Path) -> None:
     for number, options in enumerate((PackOptions(workers=1), PackOptions(format="tar", shard_bytes=5_000, workers=1))):
         assert pack(ramp_spec(), tmp_path / str(number), options).manifest.set_id == packed.set_id
+
+
+@pytest.mark.slow
+def test_more_shards_than_descriptors_can_be_open(tmp_path: Path) -> None:
+    """A process with 40 descriptors reads a set of more shards."""
+    pack(ramp_spec(drives=1, frames=45), tmp_path / "set", PackOptions(shard_bytes=2_000, workers=1))
+    script = (
+        "import resource, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\nfrom headway.formats import open_set\n"
+        "packed = open_set(sys.argv[1])\ntimeline = packed.timeline('CAM')\n"
+        "views = [timeline.payload(row) for row in range(len(timeline))]\nassert len(packed.manifest.shards) > 40\n"
+        "packed.close()\nassert all(len(view) >= 0 for view in views)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "set")], check=True, timeout=60)
