@@ -71,4 +71,5 @@ def below(keys: NDArray[np.uint64], bound: int | NDArray[np.int64]) -> NDArray[n
         lower = (keys & low) * (limit & low)
         middle = (keys >> half) * (limit & low) + (lower >> half)
         cross = (keys & low) * (limit >> half) + (middle & low)
-        return ((keys >> half) * (limit >> half) + (middle >> half) + (cross >> half)).astype(np.int64)
+        high: NDArray[np.uint64] = (keys >> half) * (limit >> half) + (middle >> half) + (cross >> half)
+    return high.astype(np.int64)

@@ -7,7 +7,6 @@ threads, prefetch depth, cache or clock. It does no I/O, keeps no position, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +66,7 @@ class Plan:
 
     def step(self, step: int, first_slot: int = 0, last_slot: int | None = None) -> Planned:
         """Return what slots [first_slot, last_slot) get at `step` of the epoch."""
-        ahead = self.look_ahead(step, 1, first_slot, last_slot)
-        values = {item.name: getattr(ahead, item.name) for item in fields(Planned)}
-        return Planned(**{name: None if value is None else value[0] for name, value in values.items()})
+        return self.look_ahead(step, 1, first_slot, last_slot).row(0)
 
     def look_ahead(self, first_step: int, steps: int, first_slot: int = 0, last_slot: int | None = None) -> Planned:
         """Return what slots [first_slot, last_slot) get at `steps` steps from `first_step` on: arrays (steps, slots).
@@ -86,7 +83,9 @@ class Plan:
             self._order.at(self._chain, which, local[:, None], slots)
             for which, local in self._by_cut(first_step, steps, first_slot, last_slot)
         ]
-        return parts[0] if len(parts) == 1 else _stack(parts, slots)
+        if not parts:
+            parts = [self._order.at(self._chain, len(self._chain) - 1, np.zeros((0, 1), np.int64), slots)]
+        return parts[0] if len(parts) == 1 else Planned.stacked(parts)
 
     def _by_cut(self, first_step: int, steps: int, first_slot: int, last_slot: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield (cut, its local steps) for a run of steps of the epoch."""
@@ -100,11 +99,3 @@ class Plan:
                         f"{cut.slots} slots"
                     )
                 yield which, np.arange(begin - cut.first_step, end - cut.first_step, dtype=np.int64)
-
-
-def _stack(parts: Sequence[Planned], slots: NDArray[np.int64]) -> Planned:
-    if not parts:
-        nothing = np.zeros((0, slots.size), np.int64)
-        return Planned(items=nothing, slots=nothing, occurrence=nothing)
-    names = [item.name for item in fields(Planned) if getattr(parts[0], item.name) is not None]
-    return Planned(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

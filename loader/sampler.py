@@ -6,9 +6,10 @@ at a slot and step; it holds no position. Samplers: `sequential`, `shuffled`, `w
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from .slots import Cut, Integers
 
 __all__ = ["Json", "Order", "Planned", "Sampler", "ViewInfo"]
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 Json: TypeAlias = int | float | str | bool | list["Json"] | dict[str, "Json"] | None
 
 
@@ -33,6 +35,19 @@ class ViewInfo:
     sets: Sequence[ViewInfo] = ()
     """The views that this one is made of, end to end (mixtures)."""
 
+    @classmethod
+    def joined(cls, views: Sequence[ViewInfo]) -> ViewInfo:
+        """Return the view of several laid end to end: item numbers of a view begin where those of the one before end."""
+        offsets = np.cumsum([0, *(view.items for view in views)])
+        starts = [view.drive_starts[:-1] + offset for view, offset in zip(views, offsets, strict=False)]
+        names = "\0".join(view.view_id for view in views)
+        return cls(
+            view_id=hashlib.sha256(names.encode()).hexdigest(),
+            items=int(offsets[-1]),
+            drive_starts=np.concatenate([*starts, offsets[-1:]]).astype(np.int64),
+            sets=tuple(views),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -48,6 +63,42 @@ class Planned:
     """Slot-sticky only: the slot's previous item is not the frame directly before in this drive."""
     set_index: NDArray[np.int32] | None = None
     """Mixtures only: the set the item is from; −1 for padding."""
+
+    @classmethod
+    def of(cls, items: Integers, slot: Integers, valid: NDArray[np.bool_] | None) -> Planned:
+        """Return the plan of items that come once an epoch, padded where not valid (None: valid everywhere)."""
+        return cls(
+            items=items if valid is None else np.where(valid, items, -1),
+            slots=np.broadcast_to(slot, items.shape).copy(),
+            occurrence=np.zeros(items.shape, np.int64),
+        )
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Planned]) -> Planned:
+        """Return the steps of all parts, one after another."""
+        first = parts[0]
+        return cls(
+            items=np.concatenate([part.items for part in parts]),
+            slots=np.concatenate([part.slots for part in parts]),
+            occurrence=np.concatenate([part.occurrence for part in parts]),
+            is_first=None if first.is_first is None else np.concatenate([_given(part.is_first) for part in parts]),
+            set_index=None if first.set_index is None else np.concatenate([_given(part.set_index) for part in parts]),
+        )
+
+    def row(self, step: int) -> Planned:
+        """Return one step of a look-ahead: arrays (slots,)."""
+        return Planned(
+            items=self.items[step],
+            slots=self.slots[step],
+            occurrence=self.occurrence[step],
+            is_first=None if self.is_first is None else self.is_first[step],
+            set_index=None if self.set_index is None else self.set_index[step],
+        )
+
+
+def _given(value: NDArray[Scalar] | None) -> NDArray[Scalar]:
+    assert value is not None, "parts of one order have the same fields"
+    return value
 
 
 class Order(Protocol):
@@ -71,7 +122,7 @@ class Sampler(Protocol):
         """Whether an incomplete last batch is left out."""
         ...
 
-    def describe(self, view: ViewInfo) -> dict[str, Json]:
+    def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
         """Return every parameter that the order depends on, defaults resolved: what the state keeps and compares."""
         ...
 

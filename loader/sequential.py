@@ -31,7 +31,7 @@ class Sequential:
 
     kind: ClassVar[str] = "sequential"
 
-    def describe(self, view: ViewInfo) -> dict[str, Json]:
+    def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
         """Return every parameter that the order depends on."""
         return {"kind": self.kind, "drop_last": self.drop_last}
 
@@ -57,7 +57,7 @@ class Evaluation:
         """Never."""
         return False
 
-    def describe(self, view: ViewInfo) -> dict[str, Json]:
+    def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
         """Return every parameter that the order depends on."""
         return {"kind": self.kind}
 
@@ -74,11 +74,7 @@ class StreamOrder:
 
     def at(self, chain: Sequence[Cut], which: int, step: Integers, slot: Integers) -> Planned:
         position, valid = stream(chain[which], step, slot)
-        return Planned(
-            items=np.where(valid, position, -1),
-            slots=np.broadcast_to(slot, position.shape),
-            occurrence=np.zeros_like(position),
-        )
+        return Planned.of(position, slot, valid)
 
 
 def stream(cut: Cut, step: Integers, slot: Integers) -> tuple[Integers, NDArray[np.bool_]]:

@@ -48,7 +48,7 @@ class Shuffled:
             if value is not None and not 1 <= value <= 2**31:
                 raise UsageError(f"cannot shuffle with {name}={value!r}: expected 1 or more")
 
-    def describe(self, view: ViewInfo) -> dict[str, Json]:
+    def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
         """Return every parameter that the order depends on."""
         return {
             "kind": self.kind,
@@ -65,7 +65,7 @@ class Shuffled:
             block_items=self.block_items or default_block_items(view),
             span_blocks=self.span_blocks,
         )
-        return ShuffledOrder(view.items, line, purpose_key("shuffled", seed, epoch))
+        return ShuffledOrder(line, purpose_key("shuffled", seed, epoch))
 
 
 def default_block_items(view: ViewInfo) -> int:
@@ -73,22 +73,18 @@ def default_block_items(view: ViewInfo) -> int:
     return max(1, min(64, view.items // (4 * max(1, len(view.drive_starts) - 1))))
 
 
-@dataclass(frozen=True, slots=True)
 class ShuffledOrder:
     """The order of one epoch."""
 
-    items: int
-    line: BlockLine
-    key: int
+    def __init__(self, line: BlockLine, key: int) -> None:
+        self.items = line.items
+        self._line = line
+        self._key = np.asarray(key, np.uint64)
+        self._short_end = line.short_end(self._key)
 
     def at(self, chain: Sequence[Cut], which: int, step: Integers, slot: Integers) -> Planned:
         position, valid = chain[which].position(slot, step)
-        items = self.line.item(trace(chain, which, position), np.asarray(self.key, np.uint64))
-        return Planned(
-            items=np.where(valid, items, -1),
-            slots=np.broadcast_to(slot, items.shape),
-            occurrence=np.zeros_like(items),
-        )
+        return Planned.of(self._line.item(trace(chain, which, position), self._key, self._short_end), slot, valid)
 
 
 class BlockLine:
@@ -97,6 +93,8 @@ class BlockLine:
     Only the last block may be short. With it at place q of the permuted sequence, every place before q begins at a multiple
     of L, and every place after q begins L − r earlier than it would. Counting as if it were whole ("full" positions, which
     skip L − r numbers after q) turns place and span borders into plain multiples again.
+
+    `key` and `short_end` are one for all positions, or one per position (mixtures go through many epochs at once).
     """
 
     def __init__(self, *, items: int, slots: int, block_items: int, span_blocks: int) -> None:
@@ -108,32 +106,49 @@ class BlockLine:
         self.missing = self.blocks * self.block_items - items
         """L − r: what the last block lacks."""
 
-    def item(self, position: Integers, key: NDArray[np.uint64]) -> Integers:
-        """Return the item at each position of the line; `key` is one for all or one per position."""
-        length = self.block_items
-        block_key = fold(key, 1)
-        short = unpermute(np.asarray(self.blocks - 1), self.blocks, block_key)
-        short_end = (short + 1) * length - self.missing
-        position = self._within_span(position, fold(key, 2), short_end)
-        full = self._full(position, short_end)
-        place = full // length
-        return permute(place, self.blocks, block_key) * length + (full - place * length)
+    def short_end(self, key: NDArray[np.uint64]) -> Integers:
+        """Return the position where the short block ends, under each key."""
+        place = unpermute(np.asarray(self.blocks - 1), self.blocks, fold(key, _BLOCKS))
+        return (place + 1) * self.block_items - self.missing
+
+    def item(self, position: Integers, key: NDArray[np.uint64], short_end: Integers) -> Integers:
+        """Return the item at each position of the line."""
+        full = self._full(self._within_span(position, fold(key, _SPANS), short_end), short_end)
+        place = full // self.block_items
+        item = permute(place, self.blocks, fold(key, _BLOCKS)) - place
+        item *= self.block_items
+        item += full
+        return item
 
     def _within_span(self, position: Integers, key: NDArray[np.uint64], short_end: Integers) -> Integers:
-        """Return the position whose item is read at `position`: a permutation of each span clipped to its slot."""
+        """Return the position whose item is read at `position`: a permutation of each span, clipped to its slot."""
         slot = holder(position, self.items, self.slots)
         width = self.span_blocks * self.block_items
         # Golden-ratio phases: any run of slots, hence any rank, meets its span borders spread over time.
         phase = ((slot * 0x9E3779B1 & 0xFFFFFFFF) * self.span_blocks >> 32) * self.block_items
-        span = (self._full(position, short_end) + phase) // width
-        begin = np.maximum(self._plain(span * width - phase, short_end), start(slot, self.items, self.slots))
-        end = np.minimum(self._plain((span + 1) * width - phase, short_end), start(slot + 1, self.items, self.slots))
-        return begin + permute(position - begin, end - begin, fold(key, slot, span))
+        begin = self._full(position, short_end)
+        begin += phase
+        begin //= width
+        begin *= width
+        begin -= phase
+        end = np.minimum(self._plain(begin + width, short_end), start(slot + 1, self.items, self.slots))
+        begin = np.maximum(self._plain(begin, short_end), start(slot, self.items, self.slots))
+        # Spans do not overlap, so where one begins is its name.
+        return begin + permute(position - begin, end - begin, fold(key, begin))
 
     def _full(self, position: Integers, short_end: Integers) -> Integers:
-        """Return positions counted as if the short block were whole."""
-        return position + np.where(position >= short_end, self.missing, 0)
+        """Return (a copy of) positions counted as if the short block were whole."""
+        full: Integers = position + (position >= short_end) * np.int64(self.missing)
+        return full
 
     def _plain(self, full: Integers, short_end: Integers) -> Integers:
         """Return the position of a full position; one inside the gap is the end of the short block."""
-        return full - np.clip(full - short_end, 0, self.missing)
+        beyond: Integers = full - short_end
+        np.minimum(beyond, self.missing, out=beyond)
+        np.maximum(beyond, 0, out=beyond)
+        np.subtract(full, beyond, out=beyond)
+        return beyond
+
+
+_BLOCKS, _SPANS = 1, 2
+"""What the two keys derived from an epoch's are for."""

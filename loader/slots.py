@@ -59,12 +59,14 @@ class Cut:
     steps: int
     """Steps done since. The last cut goes on after them."""
 
-    def position(self, slot: Integers, step: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+    def position(self, slot: Integers, step: Integers) -> tuple[Integers, NDArray[np.bool_] | None]:
         """Return (position in the line, valid) of each slot's item at `step`, counted from this cut.
 
-        Where a slot has no item left, valid is False and the position some position of the line.
+        Where a slot has no item left, valid is False and the position some position of the line; None: all are valid.
         """
         begin = start(slot, self.items, self.slots)
+        if step.max(initial=0) < self.items // self.slots:
+            return begin + step, None
         valid = step < start(slot + 1, self.items, self.slots) - begin
         return begin + np.where(valid, step, 0), valid
 

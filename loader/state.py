@@ -59,7 +59,9 @@ class State:
     @classmethod
     def start(cls, view: ViewInfo, sampler: Sampler, *, seed: int, epoch: int, batch_size: int) -> State:
         """Return the state before the first batch of an epoch."""
-        return cls(view=view.view_id, seed=seed, epoch=epoch, sampler=sampler.describe(view), segments=((batch_size, 0),))
+        return cls(
+            view=view.view_id, seed=seed, epoch=epoch, sampler=sampler.describe(view, epoch=epoch), segments=((batch_size, 0),)
+        )
 
     @property
     def batch_size(self) -> int:
@@ -123,7 +125,7 @@ class State:
         for name, found, expected in (
             ("view", self.view, view.view_id),
             ("seed", self.seed, seed),
-            *_sampler_fields(self.sampler, sampler.describe(view)),
+            *_sampler_fields(self.sampler, sampler.describe(view, epoch=self.epoch)),
         ):
             if found != expected:
                 raise StateError(

@@ -64,7 +64,7 @@ def plan_command(
         "view": view.view_id,
         "items": len(view),
         "drives": len(packed.drives),
-        "sampler": dict(sampler.describe(view.info)),
+        "sampler": dict(sampler.describe(view.info, epoch=epoch)),
         "seed": seed,
         "epoch": epoch,
         "ranks": ranks,
