@@ -46,7 +46,8 @@ def register(app: typer.Typer) -> None:
         epilog="Example: headway merge sets/monday sets/tuesday sets/week",
     )(merge)
     app.command(
-        help="Replace damaged or missing files of a set by intact ones from a second copy of it, then verify.",
+        help="Make a damaged set whole, then verify it: with --from out of a second copy, without loss; else what can be rebuilt "
+        "is, and what is beyond help is dropped and listed (exit code 7).",
         epilog="Example: headway repair sets/mini --from /backup/sets/mini",
     )(repair)
 
@@ -94,20 +95,30 @@ def merge(
 
 def repair(
     location: SetArgument,
-    copy: Annotated[Path, typer.Option("--from", metavar="COPY", help="A second copy of the same set, intact or not.")],
+    copy: Annotated[
+        Path | None, typer.Option("--from", metavar="COPY", help="Take intact files from this second copy: loses nothing.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run `headway repair`."""
+    from ..formats.repair import repair_set
     from ..formats.verify import verify_set
-    from .repair import repair_set
+    from ._mend import mend_set
 
-    started = time.monotonic()
-    for name in repair_set(location, copy):
-        report(f"replaced {plain(name)}")
+    started, code = time.monotonic(), 0
+    if copy is not None:
+        for name in mend_set(location, copy):
+            report(f"replaced  {plain(name)}")
+    else:
+        done = repair_set(location)
+        code = done.exit_code
+        for label, problems in (("rebuilt", done.rebuilt), ("lost", done.dropped)):
+            for problem in problems:
+                report(f"{label:9} {plain(problem)}")
     with Bar() as bar:
         found = verify_set(location, progress=bar)
     _tell_verdict(found, time.monotonic() - started, as_json=as_json)
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(found.exit_code or code)
 
 
 def _tell_verdict(found: VerifyReport, seconds: float, *, as_json: bool) -> None:

@@ -6,10 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headway.formats import CorruptShard
-from headway.tools.repair import repair_set
+from headway.formats.packed_set import open_set
+from headway.tools._mend import mend_set
 
 from .conftest import Runner
 
@@ -54,7 +56,7 @@ def test_repair_takes_only_what_is_damaged_from_a_copy(run: Runner, tiny_set: Pa
     assert done.code == 0
     assert done.err.count("replaced") == 2
     assert run("headway", "verify", damaged).code == 0
-    assert list(repair_set(damaged, tiny_set)) == []
+    assert list(mend_set(damaged, tiny_set)) == []
 
 
 def test_repair_never_takes_damaged_bytes(run: Runner, tiny_set: Path, damaged: Path, tmp_path: Path) -> None:
@@ -64,9 +66,22 @@ def test_repair_never_takes_damaged_bytes(run: Runner, tiny_set: Path, damaged: 
     _flip(shard, 100)
     before = next(damaged.glob("*.arrow")).read_bytes()
     with pytest.raises(CorruptShard, match="name another copy"):
-        list(repair_set(damaged, other))
+        list(mend_set(damaged, other))
     assert next(damaged.glob("*.arrow")).read_bytes() == before
     assert run("headway", "repair", damaged, "--from", other).code == 4
+
+
+def test_without_a_copy_losses_are_listed(run: Runner, tiny_set: Path, tmp_path: Path) -> None:
+    target = tmp_path / "damaged"
+    shutil.copytree(tiny_set, target)
+    with open_set(target) as packed:
+        refs = packed.timeline("CAM_BACK").refs(np.array([3]))
+        _flip(next(target.glob("*.arrow")), int(refs.offset[0]) + 50)
+    done = run("headway", "repair", target)
+    assert done.code == 7
+    assert "lost" in done.err
+    assert "CAM_BACK" in done.err
+    assert run("headway", "verify", target).code == 0
 
 
 def test_a_damaged_manifest_is_replaced(run: Runner, tiny_set: Path, damaged: Path) -> None:

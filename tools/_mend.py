@@ -12,12 +12,12 @@ import xxhash
 from ..formats import CorruptShard
 from ..formats.manifest import MANIFEST_NAME, Manifest
 
-__all__ = ["repair_set"]
+__all__ = ["mend_set"]
 
 _PIECE = 1 << 22
 
 
-def repair_set(location: Path, copy: Path) -> Iterator[str]:
+def mend_set(location: Path, copy: Path) -> Iterator[str]:
     """Replace what is damaged at `location` by intact files of `copy`, yielding the name of each file replaced.
 
     A damaged manifest is replaced by the copy's. Each file appears whole or not at all, so an interrupted repair can be run
