@@ -6,7 +6,7 @@ No sensor is known by name: its kind says how its payloads become arrays, its co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..formats import UsageError
 from .column_field import ColumnField
 from .decode import Decoder
-from .draft import Draft, Field, Prepared, Task
+from .draft import Draft, Draws, Field, Prepared, Task
 from .image_field import ImageField, ImagePart, native_size
 from .images import Images, match_sensors
 from .motion_field import SweepsField, TrajectoryField
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
     from .view import View
 
 __all__ = ["Assembler", "Draws"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
-    """What random choices of a batch are keyed by, besides the items."""
-
-    seed: int
-    epoch: int
-    occurrence: NDArray[np.int64]
-    """(B,)"""
 
 
 class Assembler:
@@ -63,6 +53,7 @@ class Assembler:
             step=step,
             items=items,
             frames=self._view.frames(items),
+            draws=draws,
             windows=self._view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
         )
         return draft, [field.prepare(draft) for field in self.fields]

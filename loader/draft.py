@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..formats import HeadwayError
 from .read_set import Resolved
 
-__all__ = ["Draft", "Field", "Prepared", "Task"]
+__all__ = ["Draft", "Draws", "Field", "Prepared", "Task"]
 
 
 @dataclass(slots=True)
@@ -26,6 +26,16 @@ class Task:
     run: Callable[[], None]
     what: str
     """For messages: what is being worked on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """What random choices of a batch are keyed by, besides the items."""
+
+    seed: int
+    epoch: int
+    occurrence: NDArray[np.int64]
+    """(B,)"""
 
 
 @dataclass(slots=True)
@@ -38,6 +48,7 @@ class Draft:
     """(B,) items delivered; −1: nothing (padding or masked)."""
     frames: NDArray[np.int64]
     """(B,) global frame numbers; −1 where items are."""
+    draws: Draws
     windows: dict[str, Resolved]
     """By window name, over all B samples; rows are −1 where items are."""
     entries: dict[str, Any] = field(default_factory=dict)  # Any: arrays, lists of text, and dicts of them

@@ -14,6 +14,7 @@ from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, Usage
 from .column_field import gather_columns, shared_columns
 from .decode import BROKEN, Decoder, ImageJobs
 from .draft import Draft, Prepared, Task
+from .image_draw import image_keys
 from .image_header import image_size
 from .images import Images
 from .payloads import PayloadReader
@@ -129,6 +130,7 @@ class ImageField:
     ) -> list[_Image]:
         """Find the bytes and the affine of each image; those without a readable header fail here."""
         found: list[_Image] = []
+        sizes: list[tuple[int, int]] = []
         flat_rows, flat_affine = rows.ravel(), affine.reshape(-1, 3, 3)
         for part_number, part in enumerate(self._parts):
             places = jobs[jobs % len(self._parts) == part_number]
@@ -142,6 +144,15 @@ class ImageField:
                     continue
                 flat_affine[place] = self.images.affine(width, height)
                 found.append(_Image(part.reader, row, place, payload, payload_hash))
+                sizes.append((width, height))
+        if self.images.augment is not None and found:
+            places = np.array([each.place for each in found], np.int64)
+            flat_affine[places] = self.images.augment.affines(
+                flat_affine[places],
+                source=np.array(sizes, np.int64),
+                target=self.images.size or (0, 0),
+                keys=image_keys(self.images.augment, draft, places, length=self._length, cameras=len(self._parts)),
+            )
         return found
 
     def _sample(self, place: int) -> int:

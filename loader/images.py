@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import UsageError
+
+if TYPE_CHECKING:
+    from .image_draw import ImageDraw
 
 __all__ = ["Images", "match_sensors"]
 
@@ -54,6 +57,8 @@ class Images:
     """Order of the last three axes: (3, H, W) or (H, W, 3)."""
     fill: int = 0
     """Level (0–255) of target pixels that show no source pixel; normalised like the others."""
+    augment: ImageDraw | None = None
+    """Draws another affine for each image, such as `headway.gpu_decode.ResizeCropFlip`; None: always the fitted one."""
     name: str = "camera"
     """Key of the group in the batch."""
 

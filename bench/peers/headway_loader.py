@@ -24,7 +24,13 @@ def _pack(run: Run) -> None:
 def _open(run: Run, *, threads: int | None) -> Callable[[], Iterator[Any]]:
     import headway
 
-    images = [headway.Images("cam*", size=(256, 704), name="image", **_LOOK)] if run.workload == "W1" else []
+    images = []
+    if run.workload == "W1":
+        images = [headway.Images("cam*", size=(256, 704), name="image", **_LOOK)]
+    elif run.workload == "W2":
+        from headway.gpu_decode import RandomResizedCrop
+
+        images = [headway.Images("cam*", size=(224, 224), name="image", augment=RandomResizedCrop(), **_LOOK)]
     dataset = headway.open(str(run.packed), images=images)
     loader = headway.DataLoader(dataset, batch_size=BATCH[run.workload], shuffle=True, drop_last=True, num_workers=threads)
     return lambda: (_renamed(run.workload, batch) for batch in loader)
