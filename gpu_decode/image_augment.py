@@ -100,8 +100,8 @@ class RandomResizedCrop:
         low, high = np.log(self.aspect)
         aspect = np.exp(low + (high - low) * _draw(keys[:, None], 1, tries))
         parts = np.stack([np.sqrt(area * aspect), np.sqrt(area / aspect)], -1)  # (n, tries, 2): width, height
-        fits = (parts <= size[:, None]).all(-1)
-        some, first = np.asarray(fits.any(1))[:, None], fits.argmax(1)
+        fits: NDArray[np.bool_] = np.all(parts <= size[:, None], axis=-1)
+        some, first = np.any(fits, axis=1, keepdims=True), np.argmax(fits, axis=1)
         part = np.where(some, parts[np.arange(len(keys)), first], size.min(1)[:, None])
         corner = (size - part) * np.where(some, np.stack([_draw(keys, 2), _draw(keys, 3)], -1), 0.5)
         across, down = width / part[:, 0], height / part[:, 1]
