@@ -75,12 +75,12 @@ def test_without_a_copy_losses_are_listed(run: Runner, tiny_set: Path, tmp_path:
     target = tmp_path / "damaged"
     shutil.copytree(tiny_set, target)
     with open_set(target) as packed:
-        refs = packed.timeline("CAM_BACK").refs(np.array([3]))
+        refs = packed.timeline("LIDAR_TOP").refs(np.array([20]))
         _flip(next(target.glob("*.arrow")), int(refs.offset[0]) + 50)
     done = run("headway", "repair", target)
     assert done.code == 7
     assert "lost" in done.err
-    assert "CAM_BACK" in done.err
+    assert "LIDAR_TOP" in done.err
     assert run("headway", "verify", target).code == 0
 
 
