@@ -215,9 +215,14 @@ def _split_names(split: str, known: Mapping[str, int]) -> Sequence[str]:
         )
     if path.stat().st_size > _SPLIT_BYTES:
         raise UsageError(f"cannot use split {split!r}: {path.stat().st_size} bytes, expected a list of scene names")
-    text = path.read_text("utf-8")
-    if text.lstrip().startswith("["):
-        names = json.loads(text)
+    try:
+        text = path.read_text("utf-8")
+        names = json.loads(text) if text.lstrip().startswith("[") else None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"cannot use split {split!r}: {error}; expected scene names, one a line, or a JSON list of them"
+        ) from error
+    if names is not None:
         if not all(isinstance(name, str) for name in names):
             raise UsageError(f"cannot use split {split!r}: expected a JSON list of scene names")
     else:
@@ -286,6 +291,9 @@ def _strays_elsewhere(
 ) -> Iterator[Ignored]:
     used = {item.filename for item in tables.maps} | set(labels.values())
     top = folder.roots[-1]
+    for item in tables.maps:
+        if not is_inside(item.filename) or not folder.path(item.filename).is_file():
+            yield Ignored(path=item.filename, reason="named in map.json but not on disk; its drives come without this map")
     for directory, names in folder.walk():
         path = top / directory
         if path in visited or path == tables_folder:

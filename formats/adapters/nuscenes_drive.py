@@ -95,8 +95,8 @@ class SceneDrive:
             origin=lambda row: tables.row_file[rows[row]].decode(),
             own=self._own(rows, samples),
         )
-        if f"{name}{LABELS}" in self.schema.by_name:
-            labelled = np.array([row for row in rows.tolist() if row in self.chosen.label_files], np.int64)
+        labelled = np.array([row for row in rows.tolist() if row in self.chosen.label_files], np.int64)
+        if f"{name}{LABELS}" in self.schema.by_name and len(labelled):
             timelines[f"{name}{LABELS}"] = SourceTimeline(
                 stamps=tables.row_stamp[labelled],
                 columns={},
