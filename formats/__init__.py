@@ -29,8 +29,8 @@ from .packed_set import PackedSet, open_set
 from .packer import PackReport, pack
 from .repair import RepairReport, repair_set
 from .schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor, canonical_json
-from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
 from .shard import ShardKind
+from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
 from .timeline import PayloadRefs, Timeline
 from .verify import VerifyReport, verify_set
 

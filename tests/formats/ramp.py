@@ -78,7 +78,8 @@ def ramp_spec(**options: int) -> SourceSpec:
 
 def open_ramp(spec: SourceSpec) -> Ramp:
     """Open the source a spec names."""
-    return Ramp(**{name: int(value) for name, value in spec.options.items() if isinstance(value, int)})
+    numbers: dict[str, Any] = {name: value for name, value in spec.options.items() if isinstance(value, int)}  # Any: for **
+    return Ramp(**numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +156,7 @@ class Ramp:
             case "KEY":
                 return f"{drive} {row} größer"
             case "CAM" if self.jpeg:
-                return simplejpeg.encode_jpeg(rng.integers(0, 255, (16, 24, 3), np.uint8), quality=50)
+                return bytes(simplejpeg.encode_jpeg(rng.integers(0, 255, (16, 24, 3), np.uint8), quality=50))
             case "CAM":
                 return f"{drive}/{row}:".encode() + rng.bytes(int(rng.integers(0, self.image_bytes)))
             case "LIDAR":

@@ -87,12 +87,12 @@ def test_a_second_frame_is_never_dropped_in_silence() -> None:
 
 @pytest.mark.parametrize("sensor", [TEXT, ARRAY, TABLE])
 def test_damaged_payloads_raise_typed_errors(sensor: Sensor) -> None:
-    value: Payload = {
+    values: dict[str, Payload] = {
         "KEY": "text",
         "IMU": np.ones((2, 6), np.float32),
         "BOX": {"centre": np.ones((2, 3)), "track": ["a", "ü"], "category": np.ones(2, np.int32)},
-    }[sensor.name]
-    data = encode(sensor, value)
+    }
+    data = encode(sensor, values[sensor.name])
     for size in range(len(data)):
         with pytest.raises((DecodeError, LimitExceeded)):
             decode(sensor, data[:size])

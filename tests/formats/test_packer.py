@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_kept_images_are_in_the_set_and_listed(tmp_path: Path) -> None:
     packed = open_set(tmp_path / "set")
     timeline = packed.timeline("CAM")
     row = int(timeline.starts[1]) + 5
-    assert timeline.payload(row) == b"\xff\xd8\xff\xd9"
+    assert bytes(timeline.payload(row)) == b"\xff\xd8\xff\xd9"
     sizes = timeline.take("image_size", np.array([row - 1, row]))
     assert sizes.tolist() == [[24, 16], [0, 0]]
 
@@ -290,3 +291,69 @@ def test_resume_takes_over_finished_shards(tmp_path: Path) -> None:
     assert report.resumed > 0
     pack(ramp_spec(), tmp_path / "fresh", PackOptions(workers=1, shard_bytes=SMALL))
     assert tree(place) == tree(tmp_path / "fresh")
+
+
+SIGNALLED = """
+import os, signal, sys
+from headway.formats import *
+from tests.formats.ramp import ramp_spec
+class Signaller:
+    def begin(self, stage, total): self.seen = 0
+    def advance(self, amount):
+        self.seen += amount
+        if self.seen > 20_000:
+            print(*children(), flush=True)
+            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+            self.seen = -1e9
+def children():
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
+                    yield name
+            except FileNotFoundError:
+                pass
+if __name__ == "__main__":
+    pack(ramp_spec(drives=12, frames=30), sys.argv[1], PackOptions(workers=2, shard_bytes=30_000), Signaller())
+"""
+
+
+def _signalled(tmp_path: Path, signal_name: str) -> tuple[int, list[int]]:
+    """Send a signal to a packing parent; return its exit code and its workers' ids."""
+    program = tmp_path / "program.py"
+    program.write_text(SIGNALLED)
+    command = [sys.executable, str(program), str(tmp_path / "set"), signal_name]
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, [int(word) for word in done.stdout.split()]
+
+
+def _gone(workers: list[int]) -> None:
+    """Wait until processes have ended."""
+    for worker in workers:
+        try:
+            handle = os.pidfd_open(worker)
+        except ProcessLookupError:
+            continue
+        assert select.select([handle], [], [], 10)[0], f"process {worker} outlived its parent by ten seconds"
+        os.close(handle)
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    code, workers = _signalled(tmp_path, "SIGINT")
+    assert code != 0
+    assert workers
+    assert not (tmp_path / "set").exists()
+    _gone(workers)
+
+
+@pytest.mark.slow
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    code, workers = _signalled(tmp_path, "SIGKILL")
+    assert code == -9
+    _gone(workers)
+    with pytest.raises(NotASet):
+        open_set(tmp_path / "set")
+    pack(ramp_spec(), tmp_path / "set", PackOptions(workers=1))
+    assert not (tmp_path / "set" / ".packing").exists()
