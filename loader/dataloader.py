@@ -59,9 +59,11 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
     Over anything else: torch's DataLoader, argument for argument.
 
-    >>> loader = DataLoader(headway.open(drives_set), batch_size=2, shuffle=True, options=LoaderOptions(seed=3))
+    >>> loader = DataLoader(headway.open(drives_set), batch_size=4, shuffle=True, options=LoaderOptions(seed=3))
     >>> for batch in loader:
-    ...     state = batch["state"]  # put it into the checkpoint; loader.load_state_dict(state) goes on after this batch
+    ...     state = batch["state"]  # put it into the checkpoint: loader.load_state_dict(state) goes on after this batch
+    >>> len(loader), state["epoch"]
+    (5, 1)
     """
 
     def __init__(

@@ -58,9 +58,9 @@ class Dataset:
     works wherever a map-style dataset does, at a map-style dataset's speed. Safe to use from several threads; pickling it
     reopens the set by its location.
 
-    >>> dataset = headway.open(ramp_set)
-    >>> len(dataset) > 0, sorted(dataset[0])[0]
-    (True, 'CAM')
+    >>> dataset = headway.open(drives_set, images=[Images("CAM_*", size=(24, 32))])
+    >>> len(dataset), tuple(dataset[0]["camera"]["image"].shape)
+    (18, (1, 3, 3, 24, 32))
     """
 
     def __init__(

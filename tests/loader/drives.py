@@ -28,7 +28,9 @@ from headway.formats import (
     SourceTimeline,
 )
 from headway.formats.adapters import SourceSpec
-from headway.formats.packer import PackOptions, pack
+from headway.formats.pack_options import PackOptions
+from headway.formats.packer import pack
+from headway.formats.shard import ShardKind
 
 __all__ = ["BOX", "JPEG", "PERIOD_NS", "PNG", "SCHEMA", "START_NS", "level", "points_of", "pose_of", "write_drives"]
 
@@ -93,7 +95,7 @@ SCHEMA = Schema(
 )
 
 
-def write_drives(destination: Path, *, drives: int = 3, frames: int = 5, kind: str = "arrow", broken: int = 0) -> Path:
+def write_drives(destination: Path, *, drives: int = 3, frames: int = 5, kind: ShardKind = "arrow", broken: int = 0) -> Path:
     """Pack `drives` drives of `frames`, frames + 1, … frames; the first `broken` images of CAM_BACK are no JPEGs."""
     spec = SourceSpec(kind=KIND, path="", options={"drives": drives, "frames": frames, "broken": broken})
     pack(spec, destination, PackOptions(format=kind, workers=1, bad_images="keep"), None)
@@ -102,7 +104,8 @@ def write_drives(destination: Path, *, drives: int = 3, frames: int = 5, kind: s
 
 def open_drives(spec: SourceSpec) -> Drives:
     """Open the source that a spec names."""
-    return Drives(**{name: int(str(value)) for name, value in spec.options.items()})
+    drives, frames, broken = (int(str(spec.options[name])) for name in ("drives", "frames", "broken"))
+    return Drives(drives=drives, frames=frames, broken=broken)
 
 
 def level(drive: int, frame: int, camera: int) -> int:

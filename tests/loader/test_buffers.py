@@ -47,9 +47,9 @@ def test_any_view_keeps_the_block(view: str) -> None:
     elif view == "storage":
         kept = torch.from_numpy(array).untyped_storage()
     elif view == "dlpack":
-        kept = torch.from_dlpack(torch.from_numpy(array)[3:])
+        kept = torch.utils.dlpack.from_dlpack(torch.from_numpy(array)[3:])
     else:
-        kept = memoryview(array)[1:3]
+        kept = array.data[1:3]
     del array
     with pytest.raises(StalledError, match="still holds"):
         lease(pool, 900_000)

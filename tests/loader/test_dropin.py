@@ -203,6 +203,6 @@ def test_a_plain_loader_refuses_states_of_packed_sets() -> None:
 
 
 def test_set_epoch_reaches_a_distributed_sampler() -> None:
-    sampler: Any = torch.utils.data.DistributedSampler(list(range(8)), num_replicas=2, rank=0)
-    DataLoader(list(range(8)), sampler=sampler).set_epoch(3)
+    sampler: Any = torch.utils.data.DistributedSampler(Mapped(int, 8), num_replicas=2, rank=0)
+    DataLoader(Mapped(int, 8), sampler=sampler).set_epoch(3)
     assert sampler.epoch == 3

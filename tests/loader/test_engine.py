@@ -69,7 +69,7 @@ def engine_of(
 
 def drain(engine: Engine[NDArray[np.uint8]]) -> list[int]:
     """Return the number each batch shows, having checked that it shows no other."""
-    shown = []
+    shown: list[int] = []
     while True:
         try:
             batch = engine.next()

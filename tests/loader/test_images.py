@@ -52,7 +52,7 @@ def test_stretch_maps_corners_to_corners(width: int, height: int, target_w: int,
 
 def test_the_usual_surround_crop_keeps_the_bottom() -> None:
     matrix = Images("*", size=(256, 704)).affine(1600, 900)
-    np.testing.assert_allclose(matrix, [[0.44, 0, 0], [0, 0.44, -140], [0, 0, 1]], atol=1e-9)
+    np.testing.assert_allclose(matrix, np.array([[0.44, 0, 0], [0, 0.44, -140], [0, 0, 1]]), atol=1e-9)
 
 
 def test_anchors_choose_which_end_is_cut() -> None:
