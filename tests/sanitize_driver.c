@@ -85,6 +85,23 @@ static void draw_affine(double *a) {
     if (below(200) == 0) a[below(6)] = 1e300 * unit();
 }
 
+/* libjpeg-turbo's own entropy decoder must come to the same picture, status and message. */
+static void compare(const hw_spec *specs, const hw_image *done, int status, const char *message) {
+    hw_scratch scratch = {0};
+    char said[HW_MESSAGE_BYTES];
+    hw_image again = *done;
+    size_t bytes = (size_t)specs[done->spec].plane_bytes * 3;
+    again.flags |= HW_PLAIN_HUFFMAN;
+    again.out = (uintptr_t)malloc(bytes);
+    int other = hw_decode_image(specs + done->spec, &again, said, &scratch);
+    if (other != status || strcmp(said, message) != 0 || memcmp((void *)(uintptr_t)again.out, (void *)(uintptr_t)done->out, bytes) != 0) {
+        printf("entropy decoders differ: %d %s, %d %s\n", status, message, other, said);
+        exit(7);
+    }
+    free((void *)(uintptr_t)again.out);
+    hw_release(&scratch);
+}
+
 enum { BATCH = 16 };
 
 /* One step of BATCH images and as many copies, through the pool; now and then cancelled half way. */
@@ -117,6 +134,8 @@ static void run_step(const blob *files, int count, int pristine, long *tally) {
         if (memchr(messages[k], 0, HW_MESSAGE_BYTES) == NULL) exit(5);
         if (k < BATCH) tally[s]++;
     }
+    for (int k = 0; k < BATCH; k++)
+        if (status[k] != HW_CANCELLED) compare(specs, images + k, status[k], messages[k]);
     hw_step_clear(&step);
     free(messages);
     for (int k = 0; k < BATCH; k++) free(data[k].bytes), free((void *)(uintptr_t)images[k].out), free((void *)(uintptr_t)copies[k].out);

@@ -19,7 +19,7 @@ enum { HW_MESSAGE_BYTES = 128 };
 enum { HW_MOST_STEP = 64 }; /* decoded pixels between two target pixels; the decoder has shrunk by up to 8 before */
 enum { HW_CHW = 0, HW_HWC = 1 };
 enum { HW_U8 = 0, HW_F16 = 1, HW_BF16 = 2, HW_F32 = 3 };
-enum { HW_CHECK_HASH = 1, HW_FULL_SIZE = 2 };
+enum { HW_CHECK_HASH = 1, HW_FULL_SIZE = 2, HW_PLAIN_HUFFMAN = 4 };
 
 /* The int8 status of a job; formats/kernel.py names them for Python. */
 enum {
@@ -66,6 +66,7 @@ typedef struct {
 typedef struct {
     unsigned char *block;
     size_t size;
+    struct hw_huffman *huffman;       /* tables and bytes of the entropy decoder */
 } hw_scratch;
 
 void *hw_reserve(hw_scratch *scratch, size_t bytes);

@@ -1,5 +1,5 @@
 /* Bytes to their place in the batch: a checked copy with padding, and a thread's working memory. */
-#include "core.h"
+#include "huffman.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +25,10 @@ int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]) {
 
 void *hw_reserve(hw_scratch *scratch, size_t bytes) {
 #ifdef HW_EXACT_SCRATCH /* the sanitizer's build: a new block each time, so that reading past one is seen */
-    hw_release(scratch);
+    scratch->size = 0;
 #endif
     if (scratch->size < bytes) {
-        hw_release(scratch);
+        free(scratch->block);
         if (posix_memalign((void **)&scratch->block, 64, bytes) != 0) scratch->block = NULL;
         scratch->size = scratch->block == NULL ? 0 : bytes;
     }
@@ -37,6 +37,6 @@ void *hw_reserve(hw_scratch *scratch, size_t bytes) {
 
 void hw_release(hw_scratch *scratch) {
     free(scratch->block);
-    scratch->block = NULL;
-    scratch->size = 0;
+    hw_huffman_free(scratch->huffman);
+    *scratch = (hw_scratch){0};
 }

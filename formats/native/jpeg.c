@@ -4,7 +4,7 @@
  * A picture is right, or it is an error: missing data, bad Huffman codes and lost restarts end the decode, and the
  * target is zeroed, where libjpeg alone would warn and go on in grey. EXIF orientation is never applied. Four-channel
  * files are read as Adobe writes them (inverted, Pillow and OpenCV do the same): R = C * K / 255. */
-#include "core.h"
+#include "huffman.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -28,6 +28,7 @@ typedef struct {
 } canvas;
 
 typedef struct {
+    hw_client client; /* first: huffman.c finds it here */
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
@@ -38,6 +39,7 @@ typedef struct {
     char *message;
     int status;         /* what a jump to `escape` returns */
     int odd;            /* a warning was given */
+    int careful;        /* libjpeg-turbo's own entropy decoder, after ours gave up */
     int whole;          /* an end-of-image marker was seen, so what is left unread is there */
     int64_t deadline_ns; /* of this thread's CPU time */
     unsigned calls;
@@ -86,6 +88,13 @@ static void on_message(j_common_ptr jpeg, int level) {
         if (!d->odd) describe(d);
         d->odd = 1;
     }
+}
+
+/* Back to hw_decode_image, to decode once more with libjpeg-turbo alone. */
+static void give_up(j_decompress_ptr jpeg) {
+    decoder *d = of((j_common_ptr)jpeg);
+    d->status = HW_PENDING;
+    longjmp(d->escape, 1);
 }
 
 static void no_output(j_common_ptr jpeg) { (void)jpeg; }
@@ -179,6 +188,7 @@ static void stream(decoder *d, int eighths, double scale_x, double shift_x, int 
     j->out_color_space = four ? JCS_CMYK : JCS_EXT_RGBX;
     jpeg_start_decompress(j);
     if ((int)j->output_width != wide || (int)j->output_height != high) refuse(d, HW_CORRUPT, "the decoder's picture has an unexpected size");
+    if (d->whole && !d->careful) hw_huffman_attach(j, d->scratch, (const uint8_t *)(uintptr_t)d->job->data + d->job->length);
     /* Smooth chroma upsampling treats the outermost columns of a crop as the picture's edge, so take two more. */
     JDIMENSION left = x->low > 2 ? (JDIMENSION)x->low - 2 : 0, count = (JDIMENSION)(x->high + 2 < wide ? x->high + 2 : wide) - left;
     if (left > 0 || (int)count < wide) jpeg_crop_scanline(j, &left, &count);
@@ -300,22 +310,12 @@ static int invert(const double *a, double *back) {
     return 1;
 }
 
-int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_MESSAGE_BYTES], hw_scratch *scratch) {
+/* HW_PENDING: our entropy decoder gave up, and `careful` is worth a try. */
+static int attempt(const hw_spec *spec, const hw_image *job, char *message, hw_scratch *scratch, const double *back, int careful) {
     decoder d;
-    double back[6];
-    message[0] = 0;
-    if (!invert(job->affine, back)) {
-        snprintf(message, HW_MESSAGE_BYTES, "the affine is singular, huge or not finite");
-        hw_zero_image(spec, job->out);
-        return HW_REQUEST;
-    }
-    if ((job->flags & HW_CHECK_HASH) && hw_xxh3((const void *)(uintptr_t)job->data, job->length) != job->hash) {
-        snprintf(message, HW_MESSAGE_BYTES, "the bytes do not match their xxh3-64");
-        hw_zero_image(spec, job->out);
-        return HW_MISMATCH;
-    }
     memset(&d, 0, sizeof d);
-    d.spec = spec, d.job = job, d.message = message, d.scratch = scratch;
+    d.client.give_up = give_up;
+    d.spec = spec, d.job = job, d.message = message, d.scratch = scratch, d.careful = careful;
     d.deadline_ns = cpu_ns() + spec->max_cpu_ms * 1000000;
     d.jpeg.err = jpeg_std_error(&d.errors);
     d.errors.error_exit = on_error, d.errors.emit_message = on_message, d.errors.output_message = no_output;
@@ -323,7 +323,6 @@ int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_ME
     if (setjmp(d.escape)) {
         jpeg_destroy_decompress(&d.jpeg);
         free(d.canvas.pixels);
-        hw_zero_image(spec, job->out);
         return d.status;
     }
     d.jpeg.client_data = &d;
@@ -339,4 +338,26 @@ int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_ME
     jpeg_destroy_decompress(&d.jpeg); /* rows below the region are never entropy-decoded */
     free(d.canvas.pixels);
     return d.odd ? HW_WARNING : HW_OK;
+}
+
+int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_MESSAGE_BYTES], hw_scratch *scratch) {
+    double back[6];
+    message[0] = 0;
+    if (!invert(job->affine, back)) {
+        snprintf(message, HW_MESSAGE_BYTES, "the affine is singular, huge or not finite");
+        hw_zero_image(spec, job->out);
+        return HW_REQUEST;
+    }
+    if ((job->flags & HW_CHECK_HASH) && hw_xxh3((const void *)(uintptr_t)job->data, job->length) != job->hash) {
+        snprintf(message, HW_MESSAGE_BYTES, "the bytes do not match their xxh3-64");
+        hw_zero_image(spec, job->out);
+        return HW_MISMATCH;
+    }
+    int status = attempt(spec, job, message, scratch, back, (job->flags & HW_PLAIN_HUFFMAN) != 0);
+    if (status == HW_PENDING) {
+        message[0] = 0;
+        status = attempt(spec, job, message, scratch, back, 1);
+    }
+    if (status > HW_WARNING) hw_zero_image(spec, job->out);
+    return status;
 }

@@ -1,0 +1,252 @@
+/* Entropy decoding for the common JPEG: it is half of a decode's time, and libjpeg-turbo's decoder serves every source
+ * and every damage. This one takes only what is whole: the bytes lie in memory, escapes (FF 00) are removed ahead, so the
+ * bit buffer refills with one load and no branch, and one look-up gives run, value and length of most coefficients.
+ * At anything unexpected it gives up and the image is decoded again by libjpeg-turbo, whose verdict and messages stand.
+ *
+ * It goes in through the entropy decoder's first two fields, the same in every libjpeg since version 6. */
+#include "huffman.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PEEK = 10,   /* 4 KiB a table stay in L1: 9 and 11 were no faster (bench/kernels.py) */
+    TABLES = 4,
+    SLACK = 512, /* a block reads at most 64 * 31 bits beyond the end before that is checked */
+    END = 64,
+};
+
+struct entropy {
+    void (*start_pass)(j_decompress_ptr jpeg);
+    boolean (*decode_mcu)(j_decompress_ptr jpeg, JBLOCKROW *blocks);
+};
+
+/* An entry of `fast`: value << 16 | run << 8 | bits, all that the next PEEK bits hold. "End of block" is a run of 64 with
+ * value 0, so that it needs no branch of its own. Bits 0: the value's bits do not all fit, and the upper half is
+ * length << 8 | symbol of the code, or 0 if the code itself does not fit. */
+typedef struct {
+    uint8_t bits[17], symbols[256]; /* the definition, to recognise the same table in the next image */
+    int known;
+    int32_t fast[1 << PEEK];
+    int32_t most[18], offset[17];   /* by code length: largest code, and where its symbols start less its first code */
+} table;
+
+struct hw_huffman {
+    table dc[TABLES], ac[TABLES];
+    uint8_t *plain;                 /* the segment without escapes */
+    size_t room;
+    const uint8_t *raw, *raw_end;   /* what follows the segment */
+    const uint8_t *next, *last;     /* in `plain`: next byte to load, end of the segment */
+    uint64_t buffer;                /* bits from the top */
+    int held;                       /* how many of them are loaded */
+    unsigned left, interval;        /* MCUs to the next restart; 0: none */
+    int marker;                     /* expected number of the next restart */
+    int before[MAX_COMPS_IN_SCAN];  /* last DC by component */
+};
+
+/* Zigzag order; then what a run out of the block hits. That is the last coefficient, with 0 where the block ends as it
+ * should: it cannot have been set yet, or there would be nothing left to end. */
+static const uint8_t natural[64 + END] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+    63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
+    63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
+};
+
+static inline int extend(int bits, int size) { return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits; }
+
+/* libjpeg-turbo has checked the definition by now: no code is too long, none is used twice. */
+static void build(table *t, const JHUFF_TBL *from, int dc) {
+    if (t->known && memcmp(t->bits, from->bits, 17) == 0 && memcmp(t->symbols, from->huffval, 256) == 0) return;
+    memcpy(t->bits, from->bits, 17), memcpy(t->symbols, from->huffval, 256), t->known = 1;
+    memset(t->fast, 0, sizeof t->fast);
+    int32_t code = 0;
+    int symbol = 0;
+    for (int length = 1; length <= 16; length++, code <<= 1) {
+        t->offset[length] = symbol - code;
+        for (int n = 0; n < t->bits[length]; n++, code++, symbol++) {
+            if (length > PEEK) continue;
+            int size = dc ? t->symbols[symbol] : t->symbols[symbol] & 15, run = dc ? 0 : t->symbols[symbol] >> 4;
+            if (!dc && size == 0 && run != 15) run = END;
+            int spare = PEEK - length - size;
+            for (int low = 0; low < 1 << (PEEK - length); low++) {
+                uint32_t value = size && spare >= 0 ? (uint32_t)extend(low >> spare, size) : 0;
+                uint32_t entry = value << 16 | (uint32_t)run << 8 | (uint32_t)(length + size);
+                if (spare < 0) entry = (uint32_t)length << 24 | (uint32_t)t->symbols[symbol] << 16;
+                t->fast[code << (PEEK - length) | low] = (int32_t)entry;
+            }
+        }
+        t->most[length] = t->bits[length] ? code - 1 : -1;
+    }
+}
+
+/* The next segment, up to a marker, without its escapes. 0: not what a whole file has. */
+static int load_segment(struct hw_huffman *h) {
+    const uint8_t *from = h->raw;
+    uint8_t *to = h->plain;
+    for (;;) {
+        const uint8_t *mark = memchr(from, 0xff, (size_t)(h->raw_end - from));
+        if (mark == NULL || mark + 1 >= h->raw_end || mark[1] == 0xff) return 0;
+        size_t run = (size_t)(mark - from);
+        memcpy(to, from, run);
+        to += run, from = mark;
+        if (mark[1] != 0) break;
+        *to++ = 0xff, from += 2;
+    }
+    h->raw = from;
+    memset(to, 0, SLACK);
+    h->next = h->plain, h->last = to;
+    h->buffer = 0, h->held = 0;
+    memset(h->before, 0, sizeof h->before);
+    h->left = h->interval;
+    return 1;
+}
+
+/* Whole bytes not yet used by the decoder; negative: bits were read that are not there. */
+static long unread(const struct hw_huffman *h) { return (long)(h->last - h->next) + (h->held >> 3); }
+
+static int restart(struct hw_huffman *h) {
+    if (unread(h) != 0 || h->raw[1] != 0xd0 + h->marker) return 0;
+    h->marker = (h->marker + 1) & 7;
+    h->raw += 2;
+    return load_segment(h);
+}
+
+#define REFILL()                                  \
+    do {                                          \
+        uint64_t word;                            \
+        memcpy(&word, next, 8);                   \
+        buffer |= __builtin_bswap64(word) >> held; \
+        next += (63 - held) >> 3;                 \
+        held |= 56;                               \
+    } while (0)
+#define USE(count) (buffer <<= (count), held -= (count))
+
+/* The code at the head of the buffer, when `entry` does not decide it: its length (0: no such code) and its symbol. */
+static inline int code_of(const table *t, int32_t entry, uint64_t buffer, int *symbol) {
+    if (entry) {
+        *symbol = entry >> 16 & 255;
+        return (int)((uint32_t)entry >> 24);
+    }
+    for (int length = PEEK + 1; length <= 16; length++) {
+        int32_t code = (int32_t)(buffer >> (64 - length));
+        if (code <= t->most[length]) {
+            *symbol = t->symbols[(code + t->offset[length]) & 255];
+            return length;
+        }
+    }
+    return 0;
+}
+
+/* One block; 0: a bad code, or coefficients beyond the 64th. */
+static inline __attribute__((always_inline)) int decode_block(struct hw_huffman *h, const table *dc, const table *ac, int *before, JCOEF *block) {
+    const uint8_t *next = h->next;
+    uint64_t buffer = h->buffer;
+    int held = h->held, symbol, length, k = 1;
+    REFILL();
+    int32_t entry = dc->fast[buffer >> (64 - PEEK)];
+    if (entry & 255) {
+        *before += entry >> 16;
+        USE(entry & 255);
+    } else {
+        length = code_of(dc, entry, buffer, &symbol);
+        if (length == 0 || symbol > 15) return 0;
+        USE(length);
+        if (symbol) {
+            *before += extend((int)(buffer >> (64 - symbol)), symbol);
+            USE(symbol);
+        }
+    }
+    if (*before > 1 << 20 || *before < -(1 << 20)) return 0; /* nonsense, on its way to an overflow */
+    block[0] = (JCOEF)*before;
+    do {
+        REFILL();
+        for (int n = 0; n < 3; n++) { /* at least 56 bits: two that fit in PEEK, and then any (31 at most) */
+            entry = ac->fast[buffer >> (64 - PEEK)];
+            if ((entry & 255) == 0) goto long_one;
+            k += entry >> 8 & 255;
+            block[natural[k++]] = (JCOEF)(entry >> 16);
+            USE(entry & 255);
+            if (k >= 64) {
+                if (k > 64 && (entry >> 8 & 255) != END) return 0;
+                goto done;
+            }
+        }
+        continue;
+    long_one:
+        length = code_of(ac, entry, buffer, &symbol);
+        if (length == 0) return 0;
+        USE(length);
+        int size = symbol & 15, run = symbol >> 4;
+        if (size == 0 && run != 15) break;
+        k += run;
+        if (size) {
+            block[natural[k]] = (JCOEF)extend((int)(buffer >> (64 - size)), size);
+            USE(size);
+        }
+        if (++k > 64) return 0;
+    } while (k < 64);
+done:
+    h->next = next, h->buffer = buffer, h->held = held;
+    return 1;
+}
+
+static inline __attribute__((always_inline)) boolean next_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
+    hw_client *client = jpeg->client_data;
+    struct hw_huffman *h = client->huffman;
+    JCOEF skipped[DCTSIZE2];
+    if (h->interval && h->left == 0 && !restart(h)) client->give_up(jpeg);
+    for (int b = 0; b < jpeg->blocks_in_MCU; b++) {
+        int c = jpeg->MCU_membership[b];
+        const jpeg_component_info *component = jpeg->cur_comp_info[c];
+        JCOEF *block = blocks == NULL ? skipped : (JCOEF *)blocks[b];
+        if (!decode_block(h, h->dc + component->dc_tbl_no, h->ac + component->ac_tbl_no, h->before + c, block) || unread(h) < 0) client->give_up(jpeg);
+    }
+    h->left--;
+    return TRUE;
+}
+
+static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) { return next_mcu(jpeg, blocks); }
+
+#if defined(__x86_64__)
+/* Shifts by a register are one instruction here, and the loop is made of them. */
+__attribute__((target("bmi2"))) static boolean decode_mcu_bmi2(j_decompress_ptr jpeg, JBLOCKROW *blocks) { return next_mcu(jpeg, blocks); }
+#endif
+
+int hw_huffman_attach(j_decompress_ptr jpeg, hw_scratch *scratch, const uint8_t *end) {
+    hw_client *client = jpeg->client_data;
+    if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 || jpeg_has_multiple_scans(jpeg)) return 0;
+    if (scratch->huffman == NULL) scratch->huffman = calloc(1, sizeof *scratch->huffman);
+    struct hw_huffman *h = scratch->huffman;
+    if (h == NULL) return 0;
+    h->raw = jpeg->src->next_input_byte, h->raw_end = end;
+    size_t room = (size_t)(end - h->raw) + SLACK;
+    if (h->room < room) {
+        free(h->plain);
+        h->plain = malloc(room);
+        h->room = h->plain == NULL ? 0 : room;
+        if (h->plain == NULL) return 0;
+    }
+    for (int c = 0; c < jpeg->comps_in_scan; c++) {
+        int dc = jpeg->cur_comp_info[c]->dc_tbl_no, ac = jpeg->cur_comp_info[c]->ac_tbl_no;
+        if (dc < 0 || dc >= TABLES || ac < 0 || ac >= TABLES || jpeg->dc_huff_tbl_ptrs[dc] == NULL || jpeg->ac_huff_tbl_ptrs[ac] == NULL) return 0;
+        build(h->dc + dc, jpeg->dc_huff_tbl_ptrs[dc], 1);
+        build(h->ac + ac, jpeg->ac_huff_tbl_ptrs[ac], 0);
+    }
+    h->interval = jpeg->restart_interval;
+    h->marker = 0;
+    if (!load_segment(h)) return 0;
+    client->huffman = h;
+    struct entropy *entropy = (struct entropy *)jpeg->entropy;
+    entropy->decode_mcu = decode_mcu;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("bmi2")) entropy->decode_mcu = decode_mcu_bmi2;
+#endif
+    return 1;
+}
+
+void hw_huffman_free(struct hw_huffman *huffman) {
+    if (huffman == NULL) return;
+    free(huffman->plain);
+    free(huffman);
+}
