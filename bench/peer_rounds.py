@@ -26,7 +26,7 @@ from .peers.contract import Peer, Setting
 from .peers.measure_one import MARK
 from .peers.registry import PEERS, load_peer
 
-__all__ = ["PeerBench", "PeerRow"]
+__all__ = ["PeerBench", "PeerRow", "watch"]
 
 Figures = dict[str, float]
 _PACK_LIMIT_S = 900.0
@@ -173,7 +173,7 @@ class PeerBench:
                 env=environment,
                 start_new_session=True,
             )
-            memory = _watch(process, limit_s)
+            memory = watch(process, limit_s)
             sink.seek(0)
             output = sink.read()
         lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
@@ -183,7 +183,7 @@ class PeerBench:
         return {**json.loads(lines[-1]), **memory}
 
 
-def _watch(process: subprocess.Popen[bytes], limit_s: float) -> Figures:
+def watch(process: subprocess.Popen[Any], limit_s: float) -> Figures:
     """Sample the memory of a process group until it ends or its time is over; leave none of it behind."""
     peak: Figures = {"pss_mib": 0.0, "anon_mib": 0.0}
     deadline = time.monotonic() + limit_s

@@ -1,0 +1,165 @@
+"""This node's own ceilings for one set: what its parts could do alone, per core, at the set's own sizes.
+
+Each figure is the median of interleaved laps, per CPU second of the one thread that does the work, which stays true on a shared
+machine; reads are per wall second. A loader that reaches a ceiling cannot be made faster without moving the ceiling.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+
+from ..formats import kernel
+from ..formats.packed_set import PackedSet
+from ..loader.decode import Decoder, ImageJobs, PortableDecoder
+from ..loader.image_header import image_size
+from ..loader.images import Images
+from ..loader.native_decode import NativeDecoder
+
+__all__ = ["Limit", "measure_limits"]
+
+_LAPS = 5
+_IMAGES = 24
+_COPY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One ceiling."""
+
+    what: str
+    unit: str
+    """Per second: "images", "points", "bytes", "rows"."""
+    per_core: float
+    """Median per CPU second (per wall second for reads)."""
+    spread: float
+    """Highest ÷ lowest lap."""
+
+
+def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -> list[Limit]:
+    """Measure every ceiling that the set's sensors have."""
+    laps: dict[tuple[str, str], Callable[[], float]] = {}
+    for sensor in packed.schema.sensors:
+        timeline = packed.timeline(sensor.name)
+        rows = (
+            np.linspace(0, max(len(timeline) - 1, 0), min(_IMAGES, len(timeline))).astype(int).tolist() if len(timeline) else []
+        )
+        if sensor.kind == "image" and sensor.codec == "jpeg" and rows and not any("decode" in what for what, _ in laps):
+            data = [bytes(timeline.payload(row)) for row in rows]
+            hashes = timeline.refs(np.array(rows)).hash
+            width, height = image_size(data[0], "jpeg")
+            name = f"{width} × {height} JPEG"
+            laps[f"decode {name}, whole", "images"] = lambda data=data: _count(
+                [simplejpeg.decode_jpeg(each, colorspace="RGB") for each in data]
+            )  # type: ignore[misc]  # defaults bind the loop's variables
+            look = Images(sensor.name, size=target, dtype="float32")
+            laps[f"{name} → {target[1]} × {target[0]} float32, portable", "images"] = _decoding(
+                data, hashes, look, PortableDecoder()
+            )
+            if kernel.available():
+                kernel.set_threads(0)  # whoever waits does the work, so that its CPU time is the work's
+                laps[f"{name} → {target[1]} × {target[0]} float32, native", "images"] = _decoding(
+                    data, hashes, look, NativeDecoder()
+                )
+        elif sensor.kind == "points" and rows:
+            few = rows[:8]
+            laps[f"decode {sensor.name} ({sensor.codec})", "points"] = lambda t=timeline, r=few: float(
+                sum(len(t.value(row)) for row in r)
+            )  # type: ignore[misc]  # as above
+        elif sensor.codec is None and sensor.columns and len(timeline) > 1:
+            column = max(sensor.columns, key=lambda column: column.width).name
+            index = np.random.default_rng(0).integers(0, len(timeline), 4096)
+            laps[f"gather {sensor.name}.{column}", "rows"] = lambda t=timeline, c=column, i=index: float(len(t.take(c, i)))  # type: ignore[misc]  # as above
+    source, sink = np.ones(_COPY_BYTES, np.uint8), np.empty(_COPY_BYTES, np.uint8)
+    laps["memcpy", "bytes"] = lambda: _copy(source, sink)
+    limits = [_limit(what, unit, _laps(work, time.thread_time)) for (what, unit), work in laps.items()]
+    shard = packed.location / packed.manifest.shards[0].name if packed.manifest.shards else None
+    if shard is not None:
+        limits.append(_limit("read a shard from page cache", "bytes", _laps(lambda: _read(shard), time.monotonic)))
+        cold = _cold_read(shard)
+        if cold is not None:
+            limits.append(_limit("read a shard from disk (O_DIRECT)", "bytes", [cold]))
+    return limits
+
+
+def _laps(work: Callable[[], float], clock: Callable[[], float]) -> list[float]:
+    work()
+    rates = []
+    for _ in range(_LAPS):
+        start = clock()
+        amount = work()
+        rates.append(amount / max(clock() - start, 1e-9))
+    return rates
+
+
+def _limit(what: str, unit: str, rates: Sequence[float]) -> Limit:
+    return Limit(what=what, unit=unit, per_core=statistics.median(rates), spread=max(rates) / min(rates))
+
+
+def _count(done: Sequence[Any]) -> float:
+    return float(len(done))
+
+
+def _copy(source: np.ndarray[Any, Any], sink: np.ndarray[Any, Any]) -> float:
+    np.copyto(sink, source)
+    return float(source.nbytes)
+
+
+def _jobs(data: Sequence[bytes], hashes: np.ndarray[Any, Any], look: Images) -> ImageJobs:
+    height, width = look.size or (0, 0)
+    affine = np.stack([look.affine(*image_size(each, "jpeg"))[:2] for each in data])
+    return ImageJobs(
+        data=[memoryview(each) for each in data],
+        hashes=hashes,
+        codecs=["jpeg"] * len(data),
+        affine=affine,
+        out=np.zeros((len(data), 3, height, width), np.float32),
+        index=np.arange(len(data)),
+        look=look,
+    )
+
+
+def _decoding(data: Sequence[bytes], hashes: np.ndarray[Any, Any], look: Images, decoder: Decoder) -> Callable[[], float]:
+    jobs = _jobs(data, hashes, look)
+
+    def work() -> float:
+        status = decoder.decode(jobs)
+        return float((status == 0).sum())
+
+    return work
+
+
+def _read(path: Path) -> float:
+    with open(path, "rb") as file:
+        total = 0
+        buffer = bytearray(8 << 20)
+        while count := file.readinto(buffer):
+            total += count
+    return float(total)
+
+
+def _cold_read(path: Path, most: int = 256 << 20) -> float | None:
+    """Return bytes per second past the page cache, or None where the file system has no direct reads."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return None
+    try:
+        with mmap.mmap(-1, 8 << 20) as buffer:  # direct reads want aligned memory, and a mapping is
+            start, total = time.monotonic(), 0
+            while total < most and (count := os.readv(descriptor, [buffer])):
+                total += count
+            return total / max(time.monotonic() - start, 1e-9)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

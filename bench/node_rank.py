@@ -1,0 +1,141 @@
+"""One rank of `bench node`: a real process that streams a set, does a stated amount of work a step, and notes what it saw.
+
+`python -m headway.bench.node_rank '<JSON>'` prints one line of JSON. The order it received is compared with the plan's: a fast
+loader that delivers something else is not fast.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from ..loader.dataloader import DataLoader
+from ..loader.dataset import open_dataset
+from ..loader.images import Images
+from ..loader.options import LoaderOptions
+from ..loader.plan import Plan
+from ..loader.sampler import ViewInfo
+from ..loader.shuffled import Shuffled
+from ..loader.topology import Topology
+
+__all__ = ["MARK", "main", "run_rank"]
+
+MARK = "RANK "
+_WARM_SHARE = 0.25
+
+
+def run_rank(task: dict[str, Any]) -> dict[str, Any]:
+    """Stream for `seconds` and return the figures of this rank."""
+    started = time.monotonic()
+    look = [Images(task["cameras"], size=tuple(task["image"]), dtype="float32")] if task["cameras"] else []
+    dataset = open_dataset(task["set"], images=look)
+    topology = Topology(rank=task["rank"], size=task["ranks"], local_rank=task["rank"], local_size=task["ranks"])
+    options = LoaderOptions(seed=task["seed"], memory_bytes=task["memory_bytes"])
+    loader = DataLoader(
+        dataset,
+        batch_size=task["batch_size"],
+        shuffle=True,
+        drop_last=True,
+        num_workers=task["threads"],
+        options=options,
+        topology=topology,
+    )
+    if task.get("state"):
+        loader.load_state_dict(task["state"])
+    waits: list[float] = []
+    headways: list[float] = []
+    steps: list[float] = []
+    seen: list[tuple[int, int, list[int]]] = []
+    samples, first_batch_s, begin, cpu = 0, 0.0, 0.0, 0.0
+    end = time.monotonic() + task["seconds"]
+    warm = time.monotonic() + task["seconds"] * _WARM_SHARE
+    epoch, step = (task["state"]["epoch"], None) if task.get("state") else (0, 0)
+    done = False
+    while not done:
+        for batch in loader:
+            now = time.monotonic()
+            if not first_batch_s:
+                first_batch_s = now - started
+            if step is not None:
+                seen.append((epoch, step, batch["id"].tolist()))
+                step += 1
+            if begin:
+                stats = loader.stats()
+                waits.append(stats["last_wait_s"])
+                headways.append(stats["headway_s"])
+                samples += int(batch["valid"].sum())
+            elif now >= warm:
+                begin, cpu = now, time.process_time()
+            del batch
+            _consume(task["consumer_ms"], busy=task["busy"])
+            if begin:
+                steps.append(time.monotonic() - now)
+            if time.monotonic() >= end or (task["batches"] and len(seen) >= task["batches"]):
+                done = True
+                break
+        else:
+            epoch, step = epoch + 1, 0
+    wall = time.monotonic() - begin if begin else 0.0
+    return {
+        "rank": task["rank"],
+        "samples_per_s": samples / wall if wall else 0.0,
+        "first_batch_s": first_batch_s,
+        "waited_share": sum(waits) / wall if wall else 0.0,
+        "wait_p99_ms": _percentile(waits, 99) * 1e3,
+        "headway_p5_s": _percentile(headways, 5),
+        "headway_p50_s": _percentile(headways, 50),
+        "step_p50_ms": _percentile(steps, 50) * 1e3,
+        "step_p95_ms": _percentile(steps, 95) * 1e3,
+        "cpu_cores": (time.process_time() - cpu) / wall if wall else 0.0,
+        "threads": loader.num_workers,
+        "batches": len(seen),
+        "order_is_the_plans": _is_planned(dataset.view.info, loader.global_batch_size, seen, topology, task),
+        "waits_ms": [round(wait * 1e3, 3) for wait in waits[:2000]],
+        "headways_s": [round(value, 4) for value in headways[:2000]],
+    }
+
+
+def _consume(milliseconds: float, *, busy: bool) -> None:
+    """Stand in for a training step: hold the interpreter and a core (busy), or wait as for a device."""
+    if not milliseconds:
+        return
+    end = time.perf_counter() + milliseconds / 1e3
+    if busy:
+        while time.perf_counter() < end:
+            pass
+    else:
+        time.sleep(milliseconds / 1e3)
+
+
+def _is_planned(
+    view: ViewInfo, size: int, seen: list[tuple[int, int, list[int]]], topology: Topology, task: dict[str, Any]
+) -> bool:
+    """Compare what was received with a plan made anew."""
+    first, last = topology.rank * task["batch_size"], (topology.rank + 1) * task["batch_size"]
+    plans: dict[int, Plan] = {}
+    for epoch, step, items in seen:
+        if epoch not in plans:
+            plans[epoch] = Plan(view, Shuffled(drop_last=True), seed=task["seed"], epoch=epoch, segments=[(size, 0)])
+        if plans[epoch].step(step, first, last).items.tolist() != items:
+            return False
+    return True
+
+
+def _percentile(values: list[float], share: float) -> float:
+    return float(np.percentile(values, share)) if values else 0.0
+
+
+def main() -> None:
+    """Run the task of the JSON argument and print its figures."""
+    task = json.loads(sys.argv[1])
+    if task["busy"]:
+        sys.setswitchinterval(0.005)  # CPython's own default, stated because the figure depends on it
+    print(MARK + json.dumps(run_rank(task)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
