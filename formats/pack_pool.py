@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from .errors import WorkerDied
 from .pack_worker import PackedShards, ShardTask, pack_shard
+from .source import Source
 
 __all__ = ["run_tasks"]
 
@@ -28,15 +29,17 @@ _POLL_S: Final = 0.2
 _shared: tuple[Any, Any] | None = None
 
 
-def run_tasks(tasks: Sequence[ShardTask], workers: int, advance: Callable[[int], None]) -> Iterator[tuple[int, PackedShards]]:
-    """Yield the number and result of each task as it comes, in no particular order.
+def run_tasks(
+    tasks: Sequence[ShardTask], workers: int, advance: Callable[[int], None], source: Source
+) -> Iterator[tuple[int, PackedShards]]:
+    """Yield the number and result of each task as it comes, in no particular order; one worker means this process.
 
     Raises:
         WorkerDied: a worker process ended; whatever an exception in a worker was, otherwise.
     """
     if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
-            yield task.number, pack_shard(task, advance)
+            yield task.number, pack_shard(task, advance, source)
         return
     # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
     context = get_context("spawn")

@@ -39,6 +39,8 @@ class ShardTask:
     number: int
     """Position of the shard in the plan."""
     pieces: tuple[Piece, ...]
+    portion: Source | None = None
+    """What this shard needs of the source, where the source can be cut (`portion(drives)`); None: opened anew from `source`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +52,20 @@ class PackedShards:
     kept: tuple[Problem, ...]
 
 
-def pack_shard(task: ShardTask, advance: Callable[[int], None]) -> PackedShards:
+def pack_shard(task: ShardTask, advance: Callable[[int], None], source: Source | None = None) -> PackedShards:
     """Write the shard of `task`; on any error nothing of it stays in the staging directory.
 
-    `advance` is told, frame by frame, the share of the source's bytes that is done; it may raise to stop the work.
+    `advance` is told, frame by frame, the share of the source's bytes that is done; it may raise to stop the work. `source`
+    is the one that was preflighted, where it is at hand; a worker process opens its own, once.
     """
-    source = _source(task.source.kind, task.source.path, tuple(sorted(task.source.options.items())))
+    if source is None:
+        source = task.portion or _source(task.source.kind, task.source.path, tuple(sorted(task.source.options.items())))
     return _Packing(task, source, advance).run()
 
 
 @lru_cache(maxsize=1)
 def _source(kind: str, path: str, options: tuple[tuple[str, str | int | float | bool | tuple[str, ...] | None], ...]) -> Source:
-    """The source, opened once per process."""
+    """The source of a worker process, which serves one run."""
     return open_source(SourceSpec(kind=kind, path=path, options=dict(options)))
 
 
@@ -109,7 +113,8 @@ class _Packing:
             filings[sensor.name] = file_rows(reference, timeline.stamps, own, what=f"{sensor.name!r} of drive {piece.drive!r}")
         attachments = _attach(drive, piece, self.task) if piece.index == 0 else ()
         frames = piece.frames(len(reference))
-        limit = self.options.shard_bytes + self.options.shard_bytes // 2
+        most = self.options.limits.shard_bytes
+        limit = min(self.options.shard_bytes + self.options.shard_bytes // 2, most - most // 8)
         while frames:
             builder = self._builder()
             share = DriveShare(
@@ -184,12 +189,13 @@ class _Packing:
         if self.builder.empty:  # the pieces of a drive with fewer frames than pieces
             self.builder.discard()
         else:
-            if self.builder.payload_bytes > self.options.limits.shard_bytes:
+            done, most = self.builder.finish(), self.options.limits.shard_bytes
+            self.finished.append(done)
+            if done.shard.data.bytes > most:
                 raise LimitExceeded(
-                    f"cannot write shard {self.builder.stem!r}: {self.builder.payload_bytes} payload bytes, limit "
-                    f"{self.options.limits.shard_bytes}; a single frame is that big: raise Limits.shard_bytes"
+                    f"cannot keep shard {done.shard.name!r}: {done.shard.data.bytes} bytes, limit {most}; a single frame is "
+                    "that big: raise Limits.shard_bytes if that is meant"
                 )
-            self.finished.append(self.builder.finish())
         self.builder = None
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from .adapters import SourceSpec, open_source
 from .errors import Problem, SourceError, WorkerDied
@@ -82,7 +83,7 @@ def pack(
         ):
             if progress is not None:
                 progress.begin("packing", sum(listing.source_bytes for listing in listings))
-            done, resumed = _pack_shards(source, options, listings, staging.path, advance)
+            done, resumed = _pack_shards(source, opened, options, listings, staging.path, advance)
             manifest = _manifest(opened, options.packed_schema(opened.schema), listings, done)
             manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
             manifest = staging.publish(manifest)
@@ -100,7 +101,12 @@ def pack(
 
 
 def _pack_shards(
-    source: SourceSpec, options: PackOptions, listings: list[DriveListing], staging: Path, advance: Callable[[int], None]
+    source: SourceSpec,
+    opened: Source,
+    options: PackOptions,
+    listings: list[DriveListing],
+    staging: Path,
+    advance: Callable[[int], None],
 ) -> tuple[list[PackedShards], int]:
     """Return the results of all planned shards in order, and how many of them an earlier run had finished."""
     done: dict[int, PackedShards] = {}
@@ -110,16 +116,22 @@ def _pack_shards(
         fingerprints.append(task_fingerprint(task, listings))
         found = read_receipt(staging, number, fingerprints[-1]) if options.resume else None
         if found is None:
-            todo.append(task)
+            todo.append(replace(task, portion=_portion(opened, [piece.drive for piece in pieces])))
         else:
             done[number] = found
             sizes = {listing.name: listing.source_bytes for listing in listings}
             advance(sum(sizes[piece.drive] // piece.of for piece in pieces))
     resumed = len(done)
-    for number, result in run_tasks(todo, options.workers or len(os.sched_getaffinity(0)), advance):
+    for number, result in run_tasks(todo, options.workers or len(os.sched_getaffinity(0)), advance, opened):
         write_receipt(staging, number, fingerprints[number], result)
         done[number] = result
     return [done[number] for number in range(len(fingerprints))], resumed
+
+
+def _portion(source: Source, drives: list[str]) -> Source | None:
+    """Return the part of a source that has these drives, if it can be cut; reading the whole again would cost each worker a preflight."""
+    cut = getattr(source, "portion", None)
+    return None if cut is None else cast(Source, cut(drives))
 
 
 def assemble(

@@ -95,6 +95,8 @@ class Ramp:
     """At row 5 of CAM of drive-1: 1 _exit(3), 2 SIGKILL, 3 MemoryError, 4 RuntimeError, 5 OSError, 6 a bad image."""
     jpeg: int = 0
     """1: CAM is of codec jpeg."""
+    cam_reference: int = 0
+    """1: CAM, as JPEGs, is the reference."""
     skip: int = 0
     """Leave out the first drives."""
     understate: int = 1
@@ -104,7 +106,7 @@ class Ramp:
 
     @property
     def schema(self) -> Schema:
-        return _with_codec("jpeg") if self.jpeg else SCHEMA
+        return _with_codec("jpeg", "CAM" if self.cam_reference else "KEY") if self.jpeg else SCHEMA
 
     @property
     def listings(self) -> Sequence[DriveListing]:
@@ -144,7 +146,7 @@ class Ramp:
             columns=columns,
             read=None if sensor.codec is None else lambda row: self.payload(drive, sensor.name, row),
             origin=lambda row: f"{drive}/{sensor.name}/{row}",
-            own=np.searchsorted(stamps, frames - 20_000_000) if sensor.name == "CAM" else None,
+            own=None if sensor.name != "CAM" or self.cam_reference else np.searchsorted(stamps, frames - 20_000_000),
         )
 
     def payload(self, drive: str, sensor: str, row: int) -> Payload:
@@ -184,9 +186,9 @@ def _values(rng: np.random.Generator, column: Column, rows: int) -> np.ndarray[A
     return (values > 0) if column.dtype == "bool" else values.astype(column.numpy_dtype)
 
 
-def _with_codec(codec: Literal["jpeg"]) -> Schema:
+def _with_codec(codec: Literal["jpeg"], reference: str) -> Schema:
     sensors = (replace(sensor, codec=codec) if sensor.name == "CAM" else sensor for sensor in SCHEMA.sensors)
-    return Schema(reference="KEY", sensors=tuple(sensors))
+    return Schema(reference=reference, sensors=tuple(sensors))
 
 
 def _misbehave(fault: int) -> bytes:

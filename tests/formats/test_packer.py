@@ -13,16 +13,20 @@ import numpy as np
 import pytest
 
 from headway.formats import (
+    LimitExceeded,
+    Limits,
     NoSpace,
     NotASet,
     PackOptions,
+    ShardKind,
     SourceError,
     UsageError,
     WorkerDied,
     open_set,
     pack,
+    verify_set,
 )
-from tests.formats.ramp import ramp_spec
+from tests.formats.ramp import Ramp, ramp_spec
 
 SMALL = 20_000
 
@@ -35,7 +39,7 @@ def tree(location: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["arrow", "tar"])
-def test_bytes_do_not_depend_on_workers_locale_or_umask(format: str, tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_workers_locale_or_umask(format: ShardKind, tmp_path: Path) -> None:
     """Lightning-AI/litData#245: several writers, one result, nothing left over."""
     script = (
         "import os,sys; os.umask(int(sys.argv[3])); from headway.formats import *; from tests.formats.ramp import ramp_spec\n"
@@ -44,13 +48,11 @@ def test_bytes_do_not_depend_on_workers_locale_or_umask(format: str, tmp_path: P
     )
     program = tmp_path / "program.py"
     program.write_text(script)
-    trees = []
-    for number, (workers, zone, umask) in enumerate([(1, "UTC", 0o22), (2, "Asia/Kathmandu", 0o77), (4, "UTC", 0)]):
-        env = {**os.environ, "TZ": zone, "LC_ALL": "C", "PYTHONHASHSEED": str(number), "PYTHONPATH": os.getcwd()}
-        command = [sys.executable, str(program), str(tmp_path / str(number)), str(workers), str(umask)]
-        subprocess.run(command, check=True, env=env, timeout=60)
-        trees.append(tree(tmp_path / str(number)))
-    assert trees[0] == trees[1] == trees[2]
+    pack(ramp_spec(), tmp_path / "here", PackOptions(format=format, shard_bytes=SMALL, workers=1))
+    env = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7", "PYTHONPATH": os.getcwd()}
+    subprocess.run([sys.executable, str(program), str(tmp_path / "there"), "3", "63"], check=True, env=env, timeout=100)
+    trees = [tree(tmp_path / name) for name in ("here", "there")]
+    assert trees[0] == trees[1]
     assert len(trees[0]) > 8
     assert not any(name.startswith(".") for name in trees[0])
 
@@ -70,8 +72,8 @@ def test_a_source_without_drives_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["arrow", "tar"])
-def test_an_oversized_shard_goes_on_in_a_continuation(format: str, tmp_path: Path) -> None:
-    options = PackOptions(format="tar" if format == "tar" else "arrow", shard_bytes=3_000, workers=1)
+def test_an_oversized_shard_goes_on_in_a_continuation(format: ShardKind, tmp_path: Path) -> None:
+    options = PackOptions(format=format, shard_bytes=3_000, workers=1)
     report = pack(ramp_spec(drives=1, frames=6, understate=10), tmp_path / "set", options)
     names = [shard.name for shard in report.manifest.shards]
     assert any("-001-" in name for name in names)
@@ -111,6 +113,26 @@ def test_rejected_images_are_left_out_and_listed(tmp_path: Path) -> None:
     assert report.manifest.rejected == 1
     assert report.packed == whole.packed - 1
     assert len(report.ignored) == 1
+
+
+def test_a_rejected_reference_image_takes_its_frame_along(tmp_path: Path) -> None:
+    options = PackOptions(workers=1, bad_images="reject", shard_bytes=SMALL)
+    report = pack(ramp_spec(fault=6, jpeg=1, cam_reference=1), tmp_path / "set", options)
+    assert [problem.path for problem in report.rejected] == ["drive-1/CAM/5"]
+    with open_set(tmp_path / "set") as packed:
+        frames = np.arange(len(packed))
+        assert np.array_equal(packed.own("CAM", frames), frames)
+        stamps = Ramp().open_drive("drive-1").timelines["CAM"].stamps
+        assert np.array_equal(packed.timeline("CAM").stamps(1), np.delete(stamps, 5))
+        assert len(packed.timeline("LIDAR").stamps(1)) == len(Ramp().open_drive("drive-1").timelines["LIDAR"].stamps)
+    assert verify_set(tmp_path / "set").ok
+
+
+def test_a_shard_above_the_limit_is_refused(tmp_path: Path) -> None:
+    options = PackOptions(workers=1, shard_bytes=3_000, limits=Limits(shard_bytes=3_000))
+    with pytest.raises(LimitExceeded, match=r"Limits\.shard_bytes"):
+        pack(ramp_spec(), tmp_path / "set", options)
+    assert not (tmp_path / "set").exists()
 
 
 def test_kept_images_are_in_the_set_and_listed(tmp_path: Path) -> None:
@@ -236,7 +258,7 @@ def _check_crashes(tmp_path: Path, first: int, step: int, mode: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["kill", "fail"])
 def test_a_reader_sees_the_old_or_the_new_set_after_any_crash(mode: str, tmp_path: Path) -> None:
-    assert _check_crashes(tmp_path, 2, 9, mode) > 4
+    assert _check_crashes(tmp_path, 2, 13, mode) > 3
 
 
 @pytest.mark.full
@@ -311,7 +333,7 @@ def children():
             try:
                 if open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
                     yield name
-            except FileNotFoundError:
+            except OSError:
                 pass
 if __name__ == "__main__":
     pack(ramp_spec(drives=12, frames=30), sys.argv[1], PackOptions(workers=2, shard_bytes=30_000), Signaller())
