@@ -40,6 +40,8 @@ def test_imports_point_one_way() -> None:
 def test_imports_inside_the_folders_are_relative() -> None:
     wrong = []
     for file in _folder_files():
+        if file.package == "headway.bench.peers":
+            continue  # each runs alone, in its own environment, by the names its user would write
         for line, name, relative in file.imports():
             if not relative and name.split(".")[0] in {"headway", *FOLDERS}:
                 wrong.append(f"{file.path}:{line}: import {name} must be relative")

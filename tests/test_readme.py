@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.formats.adapters import SourceSpec
-from headway.formats.packer import PackOptions, pack
+from headway.formats.pack_options import PackOptions
+from headway.formats.packer import pack
 from headway.tools.synthetic import TINY, write_nuscenes
 
 from .source_tree import ROOT

@@ -93,7 +93,7 @@ class FileSamples:
 
     def __init__(self, packed: Path, workload: str) -> None:
         self.directory, self.workload = packed, workload
-        self.small = {path.stem: np.load(path, mmap_mode="r") for path in sorted(packed.glob("*.npy"))}
+        self.small = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in sorted(packed.glob("*.npy"))}
         self.count = int((packed / "count").read_text())
 
     @staticmethod

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headway.formats.adapters import SourceSpec
-from headway.formats.packer import PackOptions, pack
+from headway.formats.pack_options import PackOptions
+from headway.formats.packer import pack
 from headway.tools import main as headway_command
 from headway.tools import pack_dataset
 from headway.tools.synthetic import TINY, write_nuscenes
