@@ -28,6 +28,8 @@ typedef struct {
     uint8_t bits[17], symbols[256]; /* the definition, to recognise the same table in the next image */
     int known;
     int32_t fast[1 << PEEK];
+    int32_t skip[1 << PEEK];        /* for blocks nobody wants: ends << 16 | coefficients << 8 | bits of all codes within PEEK bits */
+    int skips;                      /* `skip` is built */
     int32_t most[18], offset[17];   /* by code length: largest code, and where its symbols start less its first code */
 } table;
 
@@ -41,6 +43,7 @@ struct hw_huffman {
     int held;                       /* how many of them are loaded */
     unsigned left, interval;        /* MCUs to the next restart; 0: none */
     int marker;                     /* expected number of the next restart */
+    unsigned column, first, past;   /* this MCU's column; those in [first, past) are wanted */
     int before[MAX_COMPS_IN_SCAN];  /* last DC by component */
 };
 
@@ -59,6 +62,7 @@ static inline int extend(int bits, int size) { return bits < 1 << (size - 1) ? b
 static void build(table *t, const JHUFF_TBL *from, int dc) {
     if (t->known && memcmp(t->bits, from->bits, 17) == 0 && memcmp(t->symbols, from->huffval, 256) == 0) return;
     memcpy(t->bits, from->bits, 17), memcpy(t->symbols, from->huffval, 256), t->known = 1;
+    t->skips = 0;
     memset(t->fast, 0, sizeof t->fast);
     int32_t code = 0;
     int symbol = 0;
@@ -78,6 +82,22 @@ static void build(table *t, const JHUFF_TBL *from, int dc) {
         }
         t->most[length] = t->bits[length] ? code - 1 : -1;
     }
+}
+
+static void build_skip(table *t) {
+    for (int at = 0; at < 1 << PEEK; at++) {
+        int bits = 0, coefficients = 0, ends = 0;
+        while (!ends) {
+            int32_t entry = t->fast[at << bits & ((1 << PEEK) - 1)];
+            int more = entry & 255, run = entry >> 8 & 255;
+            if (more == 0 || more > PEEK - bits) break; /* not decided by the bits that are there */
+            bits += more;
+            if (run == END) ends = 1;
+            else coefficients += run + 1;
+        }
+        t->skip[at] = ends << 16 | coefficients << 8 | bits;
+    }
+    t->skips = 1;
 }
 
 /* The next segment, up to a marker, without its escapes. 0: not what a whole file has. */
@@ -138,26 +158,40 @@ static inline int code_of(const table *t, int32_t entry, uint64_t buffer, int *s
     return 0;
 }
 
+/* The variables of a decode loop, in registers. */
+#define OPEN(h)                          \
+    const uint8_t *next = (h)->next;     \
+    uint64_t buffer = (h)->buffer;       \
+    int held = (h)->held, symbol, length; \
+    int32_t entry
+#define CLOSE(h) ((h)->next = next, (h)->buffer = buffer, (h)->held = held)
+
+/* A block's first coefficient, as a difference; returns 0 for a bad code. */
+#define DECODE_DC()                                                                  \
+    do {                                                                             \
+        REFILL();                                                                    \
+        entry = dc->fast[buffer >> (64 - PEEK)];                                     \
+        if (entry & 255) {                                                           \
+            *before += entry >> 16;                                                  \
+            USE(entry & 255);                                                        \
+        } else {                                                                     \
+            length = code_of(dc, entry, buffer, &symbol);                            \
+            if (length == 0 || symbol > 15) return 0;                                \
+            USE(length);                                                             \
+            if (symbol) {                                                            \
+                *before += extend((int)(buffer >> (64 - symbol)), symbol);           \
+                USE(symbol);                                                         \
+            }                                                                        \
+        }                                                                            \
+        /* Nonsense, on its way to an overflow. */                                   \
+        if (*before > 1 << 20 || *before < -(1 << 20)) return 0;                     \
+    } while (0)
+
 /* One block; 0: a bad code, or coefficients beyond the 64th. */
 static inline __attribute__((always_inline)) int decode_block(struct hw_huffman *h, const table *dc, const table *ac, int *before, JCOEF *block) {
-    const uint8_t *next = h->next;
-    uint64_t buffer = h->buffer;
-    int held = h->held, symbol, length, k = 1;
-    REFILL();
-    int32_t entry = dc->fast[buffer >> (64 - PEEK)];
-    if (entry & 255) {
-        *before += entry >> 16;
-        USE(entry & 255);
-    } else {
-        length = code_of(dc, entry, buffer, &symbol);
-        if (length == 0 || symbol > 15) return 0;
-        USE(length);
-        if (symbol) {
-            *before += extend((int)(buffer >> (64 - symbol)), symbol);
-            USE(symbol);
-        }
-    }
-    if (*before > 1 << 20 || *before < -(1 << 20)) return 0; /* nonsense, on its way to an overflow */
+    OPEN(h);
+    int k = 1;
+    DECODE_DC();
     block[0] = (JCOEF)*before;
     do {
         REFILL();
@@ -187,21 +221,62 @@ static inline __attribute__((always_inline)) int decode_block(struct hw_huffman 
         if (++k > 64) return 0;
     } while (k < 64);
 done:
-    h->next = next, h->buffer = buffer, h->held = held;
+    CLOSE(h);
+    return 1;
+}
+
+/* The same without the coefficients: several codes a look-up. */
+static inline __attribute__((always_inline)) int skip_block(struct hw_huffman *h, const table *dc, table *ac, int *before) {
+    OPEN(h);
+    int k = 1;
+    if (!ac->skips) build_skip(ac);
+    DECODE_DC();
+    do {
+        REFILL();
+        for (int n = 0; n < 3; n++) {
+            entry = ac->skip[buffer >> (64 - PEEK)];
+            int after = k + (entry >> 8 & 255);
+            if ((entry & 255) == 0 || after >= 64) goto one; /* the block may end within the entry: code by code */
+            k = after;
+            USE(entry & 255);
+            if (entry >> 16) goto done;
+        }
+        continue;
+    one:
+        entry = ac->fast[buffer >> (64 - PEEK)];
+        if (entry & 255) {
+            USE(entry & 255);
+            if ((entry >> 8 & 255) == END) break;
+            k += (entry >> 8 & 255) + 1;
+        } else {
+            length = code_of(ac, entry, buffer, &symbol);
+            if (length == 0) return 0;
+            USE(length);
+            if ((symbol & 15) == 0 && symbol >> 4 != 15) break;
+            USE(symbol & 15);
+            k += (symbol >> 4) + 1;
+        }
+        if (k > 64) return 0;
+    } while (k < 64);
+done:
+    CLOSE(h);
     return 1;
 }
 
 static inline __attribute__((always_inline)) boolean next_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     hw_client *client = jpeg->client_data;
     struct hw_huffman *h = client->huffman;
-    JCOEF skipped[DCTSIZE2];
+    int wanted = blocks != NULL && h->column >= h->first && h->column < h->past;
     if (h->interval && h->left == 0 && !restart(h)) client->give_up(jpeg);
     for (int b = 0; b < jpeg->blocks_in_MCU; b++) {
         int c = jpeg->MCU_membership[b];
         const jpeg_component_info *component = jpeg->cur_comp_info[c];
-        JCOEF *block = blocks == NULL ? skipped : (JCOEF *)blocks[b];
-        if (!decode_block(h, h->dc + component->dc_tbl_no, h->ac + component->ac_tbl_no, h->before + c, block) || unread(h) < 0) client->give_up(jpeg);
+        const table *dc = h->dc + component->dc_tbl_no;
+        table *ac = h->ac + component->ac_tbl_no;
+        int good = wanted ? decode_block(h, dc, ac, h->before + c, (JCOEF *)blocks[b]) : skip_block(h, dc, ac, h->before + c);
+        if (!good || unread(h) < 0) client->give_up(jpeg);
     }
+    h->column = h->column + 1 == jpeg->MCUs_per_row ? 0 : h->column + 1;
     h->left--;
     return TRUE;
 }
@@ -235,6 +310,7 @@ int hw_huffman_attach(j_decompress_ptr jpeg, hw_scratch *scratch, const uint8_t 
     }
     h->interval = jpeg->restart_interval;
     h->marker = 0;
+    h->column = h->first = 0, h->past = jpeg->MCUs_per_row;
     if (!load_segment(h)) return 0;
     client->huffman = h;
     struct entropy *entropy = (struct entropy *)jpeg->entropy;
@@ -243,6 +319,13 @@ int hw_huffman_attach(j_decompress_ptr jpeg, hw_scratch *scratch, const uint8_t 
     if (__builtin_cpu_supports("bmi2")) entropy->decode_mcu = decode_mcu_bmi2;
 #endif
     return 1;
+}
+
+void hw_huffman_crop(j_decompress_ptr jpeg, unsigned left, unsigned count) {
+    struct hw_huffman *h = ((hw_client *)jpeg->client_data)->huffman;
+    unsigned wide = (unsigned)DCTSIZE * jpeg->scale_num / jpeg->scale_denom; /* of an MCU, in decoded pixels */
+    if (jpeg->comps_in_scan > 1) wide *= (unsigned)jpeg->max_h_samp_factor;
+    h->first = left / wide, h->past = (left + count + wide - 1) / wide;
 }
 
 void hw_huffman_free(struct hw_huffman *huffman) {

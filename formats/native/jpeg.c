@@ -188,10 +188,12 @@ static void stream(decoder *d, int eighths, double scale_x, double shift_x, int 
     j->out_color_space = four ? JCS_CMYK : JCS_EXT_RGBX;
     jpeg_start_decompress(j);
     if ((int)j->output_width != wide || (int)j->output_height != high) refuse(d, HW_CORRUPT, "the decoder's picture has an unexpected size");
-    if (d->whole && !d->careful) hw_huffman_attach(j, d->scratch, (const uint8_t *)(uintptr_t)d->job->data + d->job->length);
+    const uint8_t *end = (const uint8_t *)(uintptr_t)d->job->data + d->job->length;
+    int ours = d->whole && !d->careful && hw_huffman_attach(j, d->scratch, end);
     /* Smooth chroma upsampling treats the outermost columns of a crop as the picture's edge, so take two more. */
     JDIMENSION left = x->low > 2 ? (JDIMENSION)x->low - 2 : 0, count = (JDIMENSION)(x->high + 2 < wide ? x->high + 2 : wide) - left;
     if (left > 0 || (int)count < wide) jpeg_crop_scanline(j, &left, &count);
+    if (ours) hw_huffman_crop(j, left, count);
     long offset = 4L * (x->low - (long)left);
     int next = 0, taps = y->taps;
     if (y->low > 0) next = (int)jpeg_skip_scanlines(j, (JDIMENSION)y->low);
