@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .nuscenes_check import check_files, check_rows, choose, find_tables
 from .nuscenes_drive import BOXES, EGO, LABELS, REFERENCE, SceneDrive
 from .nuscenes_files import LIDAR_LAYOUTS, RADAR_FIELDS, Folder, Layout
 from .nuscenes_links import load_tables
+from .nuscenes_portion import cut_tables
 from .nuscenes_tables import Findings
 from .registry import SourceSpec
 
@@ -141,6 +142,24 @@ class NuScenes:
             scene=self._numbers[name],
         )
         return drive.open()
+
+    def portion(self, drives: Sequence[str]) -> NuScenes:
+        """Return the same source with these drives only; pickled, it takes no more room than they need."""
+        part = object.__new__(NuScenes)
+        part.__dict__.update(self.__dict__)  # shares the tables with the whole: they are cut when it is pickled
+        part._numbers = {name: self._numbers[name] for name in drives}
+        part.listings = [listing for listing in self.listings if listing.name in part._numbers]
+        part.ignored = []
+        return part
+
+    def __getstate__(self) -> dict[str, Any]:  # Any: the attributes
+        """Return what a pickle of this source holds: the tables of its own drives."""
+        state = self.__dict__.copy()
+        scenes = sorted(self._numbers.values())
+        if len(scenes) < len(self._tables.scenes):
+            state["_tables"], state["_chosen"] = cut_tables(self._tables, self._chosen, scenes)
+            state["_numbers"] = {name: scenes.index(number) for name, number in self._numbers.items()}
+        return state
 
     def _list(self, shown: str, findings: Findings) -> list[DriveListing]:
         tables, listings = self._tables, []

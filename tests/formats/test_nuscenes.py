@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,42 @@ def test_strays_are_listed_by_name_until_there_are_many(root: Path) -> None:
     assert len(paths) == 202
     assert "notes/readme.txt" in paths
     assert "sweeps/LIDAR_TOP/*: 50 more files" in paths
+
+
+def assert_same_drive(found: SourceDrive, expected: SourceDrive) -> None:
+    assert list(found.timelines) == list(expected.timelines)
+    assert [item.name for item in found.attachments] == [item.name for item in expected.attachments]
+    for sensor, timeline in expected.timelines.items():
+        other = found.timelines[sensor]
+        assert other.stamps.tobytes() == timeline.stamps.tobytes()
+        assert {name: value.tobytes() for name, value in other.columns.items()} == {
+            name: value.tobytes() for name, value in timeline.columns.items()
+        }
+        assert (other.own is None) == (timeline.own is None)
+        if timeline.own is not None and other.own is not None:
+            assert other.own.tolist() == timeline.own.tolist()
+        for row in range(len(timeline.stamps) if timeline.read else 0):
+            assert other.origin(row) == timeline.origin(row)
+            assert repr(read(found, sensor, row)) == repr(read(expected, sensor, row))
+
+
+@pytest.mark.slow
+def test_a_portion_is_small_and_gives_the_same_drive(root: Path) -> None:
+    add_point_labels(root)
+    source = NuScenes(root)
+    part = pickle.loads(pickle.dumps(source.portion(DRIVES[1:])))  # noqa: S301  # our own bytes, as they go to a pack worker
+    assert [listing.name for listing in part.listings] == DRIVES[1:]
+    assert part.schema == source.schema
+    assert len(pickle.dumps(source.portion(DRIVES[1:]))) < 0.7 * len(pickle.dumps(source))
+    assert_same_drive(part.open_drive(DRIVES[1]), source.open_drive(DRIVES[1]))
+    with pytest.raises(UsageError, match="no drive"):
+        part.open_drive(DRIVES[0])
+    split = NuScenes(root, NuScenesOptions(split=DRIVES[1]))
+    again = pickle.loads(pickle.dumps(split.portion(DRIVES[1:])))  # noqa: S301  # our own bytes
+    assert (
+        again.open_drive(DRIVES[1]).timelines["boxes"].stamps.tolist()
+        == part.open_drive(DRIVES[1]).timelines["boxes"].stamps.tolist()
+    )
 
 
 def test_options_come_from_a_spec_and_unknown_ones_are_refused(whole: Path) -> None:
