@@ -17,7 +17,8 @@ _STYLE = """
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--line:#bbb;--accent:#000;--other:#777;--bad:#000}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}p.lead{font-size:1.1rem}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right}
 th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}
 svg{width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .soft{fill:var(--soft)}
 .note{color:var(--soft)}.bad{color:var(--bad)}section{break-inside:avoid}

@@ -82,7 +82,7 @@ def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -
     source, sink = np.ones(_COPY_BYTES, np.uint8), np.empty(_COPY_BYTES, np.uint8)
     laps["memcpy", "bytes"] = lambda: _copy(source, sink)
     limits = [_limit(what, unit, _laps(work, time.thread_time)) for (what, unit), work in laps.items()]
-    shard = packed.location / packed.manifest.shards[0].name if packed.manifest.shards else None
+    shard = packed.location / packed.manifest.shards[0].data_name if packed.manifest.shards else None
     if shard is not None:
         limits.append(_limit("read a shard from page cache", "bytes", _laps(lambda: _read(shard), time.monotonic)))
         cold = _cold_read(shard)

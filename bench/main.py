@@ -12,6 +12,7 @@ import typer
 from ..formats import UsageError
 from ..tools.console import human_bytes, human_time, report, say
 from ..tools.progress import Bar
+from .node_commands import register
 
 __all__ = ["app"]
 
@@ -107,6 +108,9 @@ def _points(
         settings: dict[str, Value] = {"repeats": repeats, "files": [str(path) for path in sweeps]}
         wall = time.monotonic() - started
         write_result(Result(bench="points", rows=rows, conditions=settings, wall_s=wall, noise=meter.noise), json_path)
+
+
+register(app)
 
 
 def _image_size(text: str | None) -> tuple[int, int] | None:
