@@ -213,10 +213,10 @@ int hw_pool_wait(hw_step *step, int64_t timeout_ns) {
     pthread_mutex_lock(&pool.lock);
     if (step->generation != pool.generation) result = HW_LOST;
     while (result == HW_DONE && step->finished < step->task_count) {
-        if (pool.running == 0 && take_one(&scratch)) continue;
-        if (now_ns() >= until || pthread_cond_timedwait(&pool.done, &pool.lock, &deadline) != 0) {
-            if (step->finished < step->task_count) result = HW_WAITING;
-        }
+        int worked = pool.running == 0 && take_one(&scratch); /* at least one job a call, so that polling gets there */
+        if (step->finished == step->task_count) break;
+        if (now_ns() >= until) result = HW_WAITING;
+        else if (!worked) pthread_cond_timedwait(&pool.done, &pool.lock, &deadline);
     }
     pthread_mutex_unlock(&pool.lock);
     hw_release(&scratch);
