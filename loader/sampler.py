@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 Json: TypeAlias = int | float | str | bool | list["Json"] | dict[str, "Json"] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewInfo:
     """What the plan needs to know of a view; no payloads, no paths."""
 
@@ -30,7 +30,7 @@ class ViewInfo:
     items: int
     drive_starts: NDArray[np.int64]
     """(D + 1,): item numbers where drives start; the last entry is `items`."""
-    frames: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = field(default=None, compare=False)
+    frames: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
     """Item numbers → global frame numbers. None: items of a drive are frames directly after one another."""
     sets: Sequence[ViewInfo] = ()
     """The views that this one is made of, end to end (mixtures)."""

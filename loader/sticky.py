@@ -39,7 +39,7 @@ class SlotSticky:
     drop_last: bool = False
     """Leave out an incomplete last batch instead of padding it."""
 
-    kind: ClassVar[str] = "slot-sticky"
+    kind: ClassVar[str] = "sticky"
 
     def __post_init__(self) -> None:
         if self.chunk_items is not None and self.chunk_items < 1:
@@ -49,7 +49,7 @@ class SlotSticky:
         return {"kind": self.kind, "chunk_items": self.chunk_items, "drop_last": self.drop_last}
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> StickyOrder:
-        return StickyOrder(view, self.chunk_items, purpose_key("slot-sticky", seed, epoch))
+        return StickyOrder(view, self.chunk_items, purpose_key("sticky", seed, epoch))
 
 
 class StickyOrder:
