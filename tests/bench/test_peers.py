@@ -1,0 +1,112 @@
+"""Peers as the bench uses them: every one is stated whole, and the ones that need nothing extra give the asked batches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.bench.make_data import make_data
+from headway.bench.peer_environment import peer_path
+from headway.bench.peer_rounds import PeerBench, PeerRow
+from headway.bench.peers.contract import Run
+from headway.bench.peers.registry import PEERS, load_peer
+from headway.bench.peers.samples import BATCH, Stored, check, shuffled_batches
+from headway.bench.workloads import workload
+from headway.formats import UsageError
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_states_settings_or_a_reason_for_every_workload(name: str) -> None:
+    peer = load_peer(name)
+    assert peer.name == name
+    for load in BATCH:
+        assert bool(peer.cannot.get(load)) != bool(peer.settings(load)) or peer.cannot.get(load)
+        for setting in peer.settings(load):
+            assert json.loads(json.dumps(setting)) == setting
+    assert not peer.packs_like or peer.packs_like in PEERS
+
+
+def test_the_package_of_peers_imports_nothing_of_ours() -> None:
+    code = (
+        "import sys; from peers.registry import PEERS, load_peer; [load_peer(name) for name in PEERS]; "
+        "print([name for name in sys.modules if name.startswith('headway')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(peer_path())}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("loads")
+    loads = {
+        "W1": workload("W1", samples=8, points=300),
+        "W2": workload("W2", samples=70),
+        "W3": workload("W3", samples=600),
+        "W4": workload("W4", samples=8, points=300),
+    }
+    loads |= {name: replace(loads[name], distinct_images=3) for name in ("W1", "W2")}
+    return {name: make_data(load, folder / name).directory for name, load in loads.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", BATCH)
+@pytest.mark.parametrize("name", ["torch", "torch_np", "headway"])
+def test_peers_give_the_asked_batches(small: dict[str, Path], tmp_path: Path, name: str, load: str) -> None:
+    peer = load_peer(name)
+    if load in peer.cannot:
+        pytest.skip(peer.cannot[load])
+    run = Run(load, small[load], tmp_path / "packed")
+    peer.pack(run)
+    setting = peer.settings(load)[0] | ({"workers": 0} if name.startswith("torch") else {})
+    batches = list(peer.open(run, **setting)())
+    assert len(batches) == len(Stored(small[load])) // BATCH[load]
+    for batch in batches:
+        check(load, batch)
+
+
+@pytest.mark.slow
+def test_headway_and_torch_deliver_the_same_pictures(small: dict[str, Path], tmp_path: Path) -> None:
+    means = {}
+    for name, setting in (("torch", {"workers": 0, "scaled": False}), ("headway", {"threads": 0})):
+        run = Run("W1", small["W1"], tmp_path / name)
+        load_peer(name).pack(run)
+        pictures = [image for batch in load_peer(name).open(run, **setting)() for image in batch["image"].flatten(0, 1).numpy()]
+        means[name] = np.sort([float(picture.mean()) for picture in pictures])
+    np.testing.assert_allclose(means["headway"], means["torch"], atol=0.01)
+
+
+def test_a_wrong_batch_is_refused() -> None:
+    import torch
+
+    with pytest.raises(ValueError, match="not a batch of W3"):
+        check("W3", {"trajectory": torch.zeros(256, 100, 5)})
+    with pytest.raises(ValueError, match="normalised"):
+        check("W2", {"image": torch.zeros(64, 3, 224, 224)})
+
+
+def test_unknown_peers_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nope"):
+        PeerBench("W3", tmp_path, tmp_path).run(["nope"])
+
+
+def test_disturbed_runs_do_not_count_where_quiet_ones_exist() -> None:
+    row = PeerRow(
+        "x", runs=[{"samples_per_s": rate, "foreign_cores": foreign} for rate, foreign in ((10, 0.0), (90, 1.0), (12, 0.1))]
+    )
+    assert row.median("samples_per_s") == 11
+    row.runs = [{"samples_per_s": 5.0, "foreign_cores": 1.0}]
+    assert row.median("samples_per_s") == 5.0
+
+
+def test_shuffled_batches_hold_every_whole_batch_once() -> None:
+    batches = shuffled_batches(103, 10, seed=3)
+    assert len(batches) == 10
+    assert len(np.unique(np.concatenate(batches))) == 100
