@@ -26,6 +26,7 @@ __all__ = ["SMALL_BYTES", "BufferPool", "block_bytes"]
 SMALL_BYTES: Final = 64 << 10
 """Arrays below this are left to malloc, which recycles them without page faults."""
 
+_PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _POLL_S: Final = 0.002  # a finaliser must not notify (it may run inside any lock), so who waits for memory looks again
 
 
@@ -127,7 +128,8 @@ class BufferPool:
         self._idle = idle
         self._held_bytes += sum(missing)
         fresh = iter(missing)
-        return [mmap.mmap(-1, next(fresh)) if block is _NONE else block for block in found]
+        # Private, not shared (the default): a forked child must not write into its parent's batches.
+        return [mmap.mmap(-1, next(fresh), flags=_PRIVATE) if block is _NONE else block for block in found]
 
     def _lend(self, block: mmap.mmap) -> NDArray[np.uint8]:
         owner = (ctypes.c_uint8 * len(block)).from_buffer(block)

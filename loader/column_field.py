@@ -16,10 +16,11 @@ from .read_set import Resolved
 if TYPE_CHECKING:
     from ..formats.timeline import Timeline
 
-__all__ = ["ColumnField", "gather_columns", "shared_columns", "window_entry"]
+__all__ = ["ColumnField", "gather_columns", "shared_columns", "take_columns", "window_entry", "with_matrices"]
 
 _FILE_FACTS = ("image_size", "jpeg_")
 _POSES = frozenset((SENSOR_TO_EGO, EGO_TO_WORLD))
+_IDENTITY = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 
 
 def shared_columns(sensors: Sequence[Sensor]) -> list[Column]:
@@ -52,22 +53,50 @@ def gather_columns(
     With `right` and `fraction`, values lie between `rows` and `right`: poses by slerp, other floats linearly; integers,
     which have no between, are those of the nearer row.
     """
+    return with_matrices(columns, take_columns(timeline, columns, rows, right, fraction))
+
+
+def take_columns(
+    timeline: Timeline,
+    columns: Sequence[Column],
+    rows: NDArray[np.int64],
+    right: NDArray[np.int64] | None = None,
+    fraction: NDArray[np.float64] | None = None,
+) -> dict[str, NDArray[Any]]:  # Any: dtypes by schema
+    """Return each column at `rows` as it is stored; see `gather_columns`."""
     there = rows >= 0
+    all_there, any_there = bool(there.all()), bool(there.any())
     found: dict[str, NDArray[Any]] = {}  # Any: dtypes by schema
     for column in columns:
-        is_pose = column.name in _POSES and column.shape == (7,)
-        if not there.any():
-            values = np.zeros((0, *column.shape), column.numpy_dtype)
-        elif right is None or fraction is None:
+        if not any_there:
+            found[column.name] = np.zeros((*rows.shape, *column.shape), column.numpy_dtype)
+            continue
+        if right is None or fraction is None:
             values = timeline.take(column.name, rows[there])
         else:
-            values = _between(timeline, column, rows[there], right[there], fraction[there], is_pose=is_pose)
-        if is_pose:
-            values = pose.to_matrix(values) if len(values) else np.zeros((0, 4, 4))
-        full = np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
+            values = _between(timeline, column, rows[there], right[there], fraction[there])
+        if all_there:
+            found[column.name] = values.reshape(*rows.shape, *column.shape)
+            continue
+        full = np.zeros((*rows.shape, *column.shape), values.dtype)
         full[there] = values
         found[column.name] = full
     return found
+
+
+def with_matrices(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:  # Any: dtypes by schema
+    """Return columns with poses turned into matrices; rows that are absent (a quaternion of zeros) become zeros."""
+    for column in columns:
+        if _is_pose(column):
+            poses = values[column.name]
+            absent = np.logical_not(np.any(poses[..., 3:], axis=-1, keepdims=True))[..., 0]
+            if absent.any():
+                matrices = pose.to_matrix(np.where(absent[..., None], _IDENTITY, poses))
+                matrices[absent] = 0
+            else:
+                matrices = pose.to_matrix(poses)
+            values[column.name] = matrices
+    return values
 
 
 def window_entry(window: Resolved, place: int) -> dict[str, Any]:  # Any: see Draft.entries
@@ -103,18 +132,20 @@ class ColumnField:
         entry.update(gather_columns(self._timeline, self._sensor.columns, window.rows[..., place], right, fraction))
 
 
+def _is_pose(column: Column) -> bool:
+    return column.name in _POSES and column.shape == (7,)
+
+
 def _between(
     timeline: Timeline,
     column: Column,
     left: NDArray[np.int64],
     right: NDArray[np.int64],
     fraction: NDArray[np.float64],
-    *,
-    is_pose: bool,
 ) -> NDArray[Any]:  # Any: dtype by schema
     start, end = timeline.take(column.name, left), timeline.take(column.name, right)
     share = fraction.reshape(-1, *(1 for _ in column.shape))
-    if is_pose:
+    if _is_pose(column):
         shift = start[:, :3] + share * (end[:, :3] - start[:, :3])
         return np.concatenate([shift, pose.slerp(start[:, 3:], end[:, 3:], fraction)], -1)
     if column.numpy_dtype.kind == "f":

@@ -91,6 +91,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         decoder: Decoder | None = None,
     ) -> None:
         self._plain = None if isinstance(dataset, Dataset) else PlainState()
+        self._packed_arguments: dict[str, Any] = {}  # Any: what the constructor was given, for pickling
         torchs_own = {
             "batch_sampler": batch_sampler,
             "collate_fn": collate_fn,
@@ -130,6 +131,20 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             raise ValueError("timeout option should be non-negative")
         if pin_memory_device not in ("", "cuda"):
             raise UsageError(f"DataLoader over a packed set: pin_memory_device must be '' or 'cuda', found {pin_memory_device!r}")
+        self._packed_arguments = {
+            "dataset": dataset,
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "sampler": sampler,
+            "num_workers": num_workers,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "prefetch_factor": prefetch_factor,
+            "options": options,
+            "topology": topology,
+            "decoder": decoder,
+        }
         self._options = _with_torchs(options or LoaderOptions(), prefetch_factor=prefetch_factor, timeout=timeout)
         self._topology = topology or detect_topology()
         self._order = _sampler(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
@@ -228,6 +243,12 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             raise UsageError("stats() describes loaders of packed sets; over a plain dataset torch does the loading")
         return self._stats.report()
 
+    def __reduce__(self) -> Any:  # Any: the shape pickle asks for
+        """Pickle as what was asked for and the position; a process that unpickles it finds its own place among the ranks."""
+        if self._plain is not None:
+            return super().__reduce__()
+        return _unpickled, (type(self), self._packed_arguments, None if self._start is None else self.state_dict())
+
     def _begin(self) -> State:
         """Return where the next iterator begins."""
         if self._start is None:
@@ -313,6 +334,13 @@ class _PackedIterator:
             self.is_done = True
             self._engine.close()
             self._loader._stats.ended()
+
+
+def _unpickled(kind: type[DataLoader], arguments: dict[str, Any], state: dict[str, Any] | None) -> DataLoader:  # Any: see above
+    loader = kind(**arguments)
+    if state is not None:
+        loader.load_state_dict(state)
+    return loader
 
 
 def _sampler(

@@ -109,7 +109,7 @@ class Engine(Generic[B]):
         self._waiting = False
         self._closed = False
         self._failed: BaseException | None = None
-        self._progress = time.monotonic()
+        self._progress = 0  # counts finished tasks; guarded by the lock
         self._threads: list[threading.Thread] = []
         self._doing: dict[int, str] = {}
         self._pid = os.getpid()
@@ -136,6 +136,10 @@ class Engine(Generic[B]):
         """
         if self._failed is not None:
             raise self._failed
+        if os.getpid() != self._pid:
+            raise WorkerDied(
+                "this iterator came here by a fork, and its threads did not; make a new one in this process: iter(loader)"
+            )
         if self._closed or (self._next >= self._last and not self._steps):
             raise StopIteration
         try:
@@ -173,22 +177,26 @@ class Engine(Generic[B]):
 
     def _head(self) -> _Step[B]:
         """Wait for the first open step to be done and take it."""
-        started = time.monotonic()
-        warned = False
+        started = last = time.monotonic()
+        slice_s = min(1.0, self._stall_s / 4)
+        idle_s, progress, warned = 0.0, self._progress, False
         with self._changed:
             self._waiting = True
             self._changed.notify_all()
             try:
                 while not (self._steps and self._steps[0].done):
-                    self._changed.wait(min(1.0, self._stall_s / 4))
+                    self._changed.wait(slice_s)
+                    # A process that was stopped for an hour has not waited for an hour.
                     now = time.monotonic()
-                    waited = now - max(started, self._progress)
+                    idle_s, last = idle_s + min(now - last, 2 * slice_s), now
+                    if progress != self._progress:
+                        idle_s, progress = 0.0, self._progress
                     blocked = self._steps[0].waits_for_memory if self._steps else ""
-                    if waited > _FIRST_WORD_S and not warned and blocked:
+                    if idle_s > _FIRST_WORD_S and not warned and blocked:
                         warned = True
                         gc.collect()  # a batch caught in a reference cycle is free memory nobody has noticed
                         log.warning("headway: %s", self._pool.why(blocked, now - started))
-                    if waited > self._stall_s:
+                    if idle_s > self._stall_s:
                         raise StalledError(self._stalled(now - started))
             finally:
                 self._waiting = False
@@ -279,7 +287,7 @@ class Engine(Generic[B]):
 
     def _task_done(self, step: _Step[B]) -> None:
         with self._changed:
-            self._progress = time.monotonic()
+            self._progress += 1
             step.left -= 1
             if step.left or step.done:
                 return

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, UsageError
-from .column_field import gather_columns, shared_columns
+from .column_field import shared_columns, take_columns, with_matrices
 from .decode import BROKEN, Decoder, ImageJobs
 from .draft import Draft, Prepared, Task
 from .image_draw import image_keys
@@ -93,9 +93,9 @@ class ImageField:
         return tasks
 
     def _gather(self, rows: NDArray[np.int64], entry: dict[str, Any]) -> None:  # Any: see Draft.entries
-        parts = [gather_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
-        for column in parts[0]:
-            entry[column] = np.stack([part[column] for part in parts], 2)
+        parts = [take_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
+        # Stacked before poses become matrices: one conversion a batch, not one a camera.
+        entry.update(with_matrices(self._columns, {name: np.stack([part[name] for part in parts], 2) for name in parts[0]}))
 
     def _decode(
         self,

@@ -44,6 +44,9 @@ class PlainState:
             _pass_over(loader, iterator, resume["delivered"])
         return iterator  # type: ignore[no-any-return]  # torch's iterator classes are private
 
+    def __getstate__(self) -> dict[str, Any]:  # Any: as the attributes
+        return {"_iterator": None, "_random": self._random, "_resume": self._resume}
+
     def state(self) -> dict[str, Any]:
         """Return what a later run resumes from; holds a uint8 tensor (the random state) besides plain values."""
         if self._resume is not None:

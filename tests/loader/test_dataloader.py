@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ import torch
 
 import headway
 from headway import DataLoader, Evaluation, Images, LoaderOptions, StateError, Topology, UsageError, Window
+from headway.loader.buffers import block_bytes
 from headway.loader.plan import Plan
 from headway.loader.shuffled import Shuffled
 
@@ -36,6 +39,10 @@ def loader_of(dataset: headway.Dataset, *, batch_size: int = 2, num_workers: int
 
 def ids(loader: Any) -> list[list[int]]:
     return [batch["id"].tolist() for batch in loader]
+
+
+def copied(loader: DataLoader) -> Any:
+    return pickle.loads(pickle.dumps(loader))  # noqa: S301  what pickle is for: an object of this very test
 
 
 def ended(before: set[threading.Thread]) -> bool:
@@ -311,3 +318,66 @@ def test_stats_add_up(drives_set: Path) -> None:
     assert 0 <= stats["waited_s"] <= stats["active_s"]
     assert 0 < stats["first_batch_s"] <= stats["active_s"]
     assert stats["headway_s"] >= 0
+
+
+def test_dropped_batches_give_all_their_memory_back(drives_set: Path) -> None:
+    loader = loader_of(headway.open(drives_set, images=[Images("CAM_*", size=(120, 160))]), prefetch=3)
+    for _ in range(3):
+        for batch in loader:
+            kept = batch["camera"]["image"][0, 0, 0]
+        assert loader._pool.leased_bytes > 0
+        del batch, kept
+        assert loader._pool.leased_bytes == 0
+    # Batches ahead, the one in hand and the one asked for: recycled, not growing with the number of epochs.
+    assert loader._pool.held_bytes <= 6 * block_bytes(2 * 3 * 3 * 120 * 160)
+
+
+def test_a_pickled_loader_goes_on_from_its_position(drives_set: Path) -> None:
+    loader = loader_of(light(drives_set))
+    whole = ids(loader_of(light(drives_set)))
+    assert ids(copied(loader)) == whole
+    iterator = iter(loader)
+    next(iterator)
+    assert ids(copied(loader)) == whole[1:]
+    plain = DataLoader([1, 2, 3], batch_size=2)
+    assert [batch.tolist() for batch in copied(plain)] == [[1, 2], [3]]
+
+
+@pytest.mark.slow
+def test_an_iterator_that_came_by_a_fork_says_so(drives_set: Path) -> None:
+    code = (
+        "import os, headway\nfrom headway import DataLoader, WorkerDied, Window\n"
+        f"loader = DataLoader(headway.open({str(drives_set)!r}, windows=[Window('note')]), 2, num_workers=2)\n"
+        "iterator = iter(loader)\nfirst = next(iterator)['id'].tolist()\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    try:\n"
+        "        next(iterator)\n"
+        "    except WorkerDied:\n"
+        "        again = next(iter(DataLoader(loader.dataset, 2, num_workers=2)))['id'].tolist()\n"
+        "        os._exit(7 if again == first else 8)\n"
+        "    os._exit(9)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "print(len(list(iterator)))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_waiting_loop(drives_set: Path) -> None:
+    code = (
+        "import os, signal, threading, headway\nfrom headway import DataLoader, Window\n"
+        "class Never:\n"
+        "    name, whole_step = 'never', False\n"
+        "    def start(self, threads): pass\n"
+        "    def decode(self, jobs):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        threading.Event().wait(3)\n"
+        "        raise ValueError('late')\n"
+        f"for batch in DataLoader(headway.open({str(drives_set)!r}), 2, num_workers=1, decoder=Never()):\n    pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.count("Traceback") == 1
+    assert "KeyboardInterrupt" in done.stderr
