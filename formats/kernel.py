@@ -73,6 +73,8 @@ CHECK_HASH: Final = 1
 """Flag of both kinds of job: `hash` is the xxh3-64 of the bytes; compare it on the very buffer that is used."""
 FULL_SIZE: Final = 2
 """Flag of an image job: no DCT scaling, every source pixel counts (slower; the reference path of the tests)."""
+PLAIN_HUFFMAN: Final = 4
+"""Flag of an image job: libjpeg-turbo's own entropy decoder from the start (slower, same pictures; for the tests)."""
 
 _DTYPES: Final = {"uint8": (0, 1), "float16": (1, 2), "bfloat16": (2, 2), "float32": (3, 4)}
 

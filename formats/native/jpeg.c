@@ -123,10 +123,15 @@ static void check_limits(decoder *d) {
         snprintf(text, sizeof text, "%u x %u pixels, allowed are %lld", j->image_width, j->image_height, (long long)d->spec->max_pixels);
         refuse(d, HW_LIMIT, text);
     }
+    int64_t blocks = 0;
+    for (int c = 0; c < j->num_components; c++) blocks += (int64_t)j->comp_info[c].width_in_blocks * j->comp_info[c].height_in_blocks;
+    /* A Huffman code has at least one bit and a block at least one code: a bomb is refused before anything is allocated. */
+    if (!j->arith_code && (int64_t)d->job->length < blocks / 8) {
+        snprintf(text, sizeof text, "%llu bytes cannot hold %u x %u pixels", (unsigned long long)d->job->length, j->image_width, j->image_height);
+        refuse(d, HW_CORRUPT, text);
+    }
     if (!jpeg_has_multiple_scans(j)) return;
-    int64_t coefficients = 0;
-    for (int c = 0; c < j->num_components; c++)
-        coefficients += (int64_t)j->comp_info[c].width_in_blocks * j->comp_info[c].height_in_blocks * (int64_t)sizeof(JBLOCK);
+    int64_t coefficients = blocks * (int64_t)sizeof(JBLOCK);
     if (coefficients > d->spec->max_bytes) {
         snprintf(text, sizeof text, "a multi-scan image of %u x %u needs %lld bytes, allowed are %lld", j->image_width, j->image_height,
                  (long long)coefficients, (long long)d->spec->max_bytes);

@@ -108,8 +108,8 @@ def test_flipped_bits_end_in_a_status(flips: list[tuple[int, int]], progressive:
         assert not out.any()
 
 
-def _declared(data: bytes, height: int, width: int) -> bytes:
-    start = data.index(b"\xff\xc0") + 5
+def _declared(data: bytes, height: int, width: int, frame: bytes = b"\xff\xc0") -> bytes:
+    start = data.index(frame) + 5
     return data[:start] + struct.pack(">HH", height, width) + data[start + 4 :]
 
 
@@ -134,9 +134,28 @@ def test_limits_refuse_by_name() -> None:
         assert not out.any()
 
 
-def test_a_pixel_bomb_within_the_limit_stops_at_its_missing_data() -> None:
-    _, step = decode([_declared(GOOD, 8000, 8000)], [[0.01, 0, 0], [0, 0.01, 0]], TARGET)
-    assert step.status[0] == kernel.Status.CORRUPT
+def test_a_pixel_bomb_within_the_limit_is_refused_before_it_takes_memory() -> None:
+    for bomb in (_declared(GOOD, 8000, 8000), _declared(PROGRESSIVE, 8000, 8000, b"\xff\xc2")):
+        _, step = decode([bomb], [[0.01, 0, 0], [0, 0.01, 0]], TARGET)
+        assert step.status[0] == kernel.Status.CORRUPT
+        assert "cannot hold 8000 x 8000 pixels" in step.message(0)
+
+
+@given(
+    cut=st.integers(0, len(GOOD)), flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 7)), max_size=3),
+    x=st.integers(0, 40), y=st.integers(0, 30), scale=st.sampled_from([1.0, 0.5, 0.31]),
+)  # fmt: skip
+def test_both_entropy_decoders_agree(cut: int, flips: list[tuple[int, int]], x: int, y: int, scale: float) -> None:
+    for whole in (GOOD, jpeg_with(picture(40, 50), rst_interval=1), jpeg(picture(40, 50), "444")):
+        data = bytearray(whole if cut % 3 else whole[:cut])
+        for place, bit in flips:
+            if data:
+                data[place % len(data)] ^= 1 << bit
+        affine = [[scale, 0, -x], [0, scale, -y]]
+        ours, first = decode([bytes(data)], affine, TARGET)
+        theirs, second = decode([bytes(data)], affine, TARGET, flags=kernel.PLAIN_HUFFMAN)
+        assert (first.status[0], first.message(0)) == (second.status[0], second.message(0))
+        assert np.array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
