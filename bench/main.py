@@ -110,6 +110,29 @@ def _points(
         write_result(Result(bench="points", rows=rows, conditions=settings, wall_s=wall, noise=meter.noise), json_path)
 
 
+@app.command(
+    "plan",
+    epilog="Example: headway bench plan --json",
+    help="What planning an epoch of 10⁹ items over 1,024 ranks costs, and how well each setting mixes drives, beside other "
+    "published shuffles at equal items held.",
+)
+def _plan(
+    items: Annotated[int, typer.Option(min=1000, help="Items of the epoch whose planning is timed.")] = 10**9,
+    batch_size: Annotated[int, typer.Option(min=1, help="Global batch.")] = 8192,
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks; they share the batch evenly.")] = 1024,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    import json
+
+    from .plan import measure
+    from .plan import report as plan_report
+
+    if batch_size % ranks:
+        raise UsageError(f"--batch-size {batch_size} does not divide over --ranks {ranks}; give a multiple")
+    found = measure(items=items, batch_size=batch_size, ranks=ranks)
+    say(json.dumps(found) if as_json else plan_report(found))
+
+
 register(app)
 
 
