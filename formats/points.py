@@ -1,9 +1,9 @@
 """Points as payload bytes: `points-raw`, `points-lossless` and `points-quantised`.
 
 `points-raw` is the records as they lie in memory, packed, little-endian. The other two share the layout below; lossless
-gives every value back bit for bit (NaN, infinities and -0.0 included), quantised rounds the floating-point fields of unit
-"m" to a grid whose step and measured maximum error the payload states. Encoding is a pure function of the records and of
-the zstd version. Decoding trusts no byte and takes nothing from the data but sizes it has checked. All numbers are
+gives every value back bit for bit (NaN, infinities and -0.0 included), quantised rounds float32 and float64 fields of unit "m"
+to a grid and states the maximum error it measured (half floats are coarser than a grid and stay). Encoding is a pure function
+of the records and of the zstd version. Decoding trusts no byte and takes only sizes it has checked. All numbers are
 little-endian. A *column* is one scalar of a record: a field of shape (3,) makes three, in storage order.
 
     header, 24 bytes   magic "HWP" and version 0x00; u32 points; u32 record bytes; u16 columns; u8 flags; u8 zero;
@@ -204,9 +204,7 @@ def _onto_grid(
 ) -> tuple[NDArray[Any], float]:
     """Return the records with their metres rounded to 1 / divisor, and the largest error, verified against its bound."""
     metres = [column for column in columns if column.metres]
-    if not metres:
-        raise UsageError(f"sensor {sensor.name!r} has no floating-point field of unit 'm' to quantise; use points-lossless")
-    finite = np.all([np.isfinite(column.of(records)) for column in metres], axis=0)
+    finite = np.all([np.isfinite(column.of(records)) for column in metres], axis=0) if metres else np.ones(len(records), bool)
     if not finite.all():
         if not drop_nan:
             raise SourceError(

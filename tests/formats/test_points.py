@@ -108,9 +108,13 @@ def test_quantised_refuses_what_its_integers_cannot_hold() -> None:
     assert decode_points(encode_points(records, lidar, precision_mm=5), lidar)["x"][4] == 4e6
 
 
-def test_quantised_needs_something_to_quantise_and_a_whole_step() -> None:
-    with pytest.raises(UsageError, match="no floating-point field of unit 'm'"):
-        encode_points(np.zeros(3, [("a", "<f4")]), sensor("points-quantised", ("a", "float32", "")))
+def test_quantised_leaves_alone_what_has_no_metres() -> None:
+    labels = sensor("points-quantised", ("label", "uint8", ""), ("x", "float16", "m"))
+    records = np.array([(1, np.nan), (200, 1e-3)], labels.record_dtype)
+    assert decode_points(encode_points(records, labels), labels).tobytes() == records.tobytes()
+
+
+def test_quantised_needs_a_whole_step() -> None:
     with pytest.raises(UsageError, match="divisor of 1000"):
         encode_points(sweep(3), sensor("points-quantised", *XYZI), precision_mm=3)
 
