@@ -28,7 +28,7 @@ from .shard_plan import plan_shards
 from .source import DriveListing, Ignored, Source
 from .system_error import as_typed
 
-__all__ = ["PackReport", "assemble", "pack"]
+__all__ = ["PackReport", "pack"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,32 +129,9 @@ def _pack_shards(
 
 
 def _portion(source: Source, drives: list[str]) -> Source | None:
-    """Return the part of a source that has these drives, if it can be cut; reading the whole again would cost each worker a preflight."""
+    """Return the part of a source that has these drives, if it can be cut: opening it again costs a worker the preflight."""
     cut = getattr(source, "portion", None)
     return None if cut is None else cast(Source, cut(drives))
-
-
-def assemble(
-    schema: Schema,
-    drives: list[Drive],
-    shards: list[Shard],
-    *,
-    source: str,
-    licence: str,
-    stats: dict[str, SensorStats],
-    rejected: int = 0,
-) -> Manifest:
-    """Return a manifest whose set id is still to be computed."""
-    return Manifest(
-        schema=schema,
-        drives=tuple(sorted(drives, key=lambda drive: drive.name)),
-        shards=tuple(shards),
-        set_id="0" * 64,
-        source=source,
-        licence=licence,
-        sensors=stats,
-        rejected=rejected,
-    )
 
 
 def _checked_listings(source: Source) -> list[DriveListing]:
@@ -190,9 +167,9 @@ def _manifest(source: Source, schema: Schema, listings: list[DriveListing], done
         payloads = [a + b for a, b in zip(payloads, finished.payloads, strict=True)]
         size = [a + b for a, b in zip(size, finished.payload_bytes, strict=True)]
         shards.append(finished.shard)
-    return assemble(
-        schema,
-        [
+    return Manifest(
+        schema=schema,
+        drives=tuple(
             Drive(
                 name=listing.name,
                 attributes=dict(listing.attributes),
@@ -200,11 +177,12 @@ def _manifest(source: Source, schema: Schema, listings: list[DriveListing], done
                 parts=tuple(parts[listing.name]),
             )
             for listing in listings
-        ],
-        shards,
+        ),
+        shards=tuple(shards),
+        set_id="0" * 64,
         source=source.kind,
         licence=source.licence,
-        stats={
+        sensors={
             sensor.name: SensorStats(rows=rows[at], payloads=payloads[at], bytes=size[at])
             for at, sensor in enumerate(schema.sensors)
         },

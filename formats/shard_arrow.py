@@ -231,7 +231,7 @@ class ArrowIndex:
         return offsets
 
     def _check_offsets(self, name: str, offsets: NDArray[np.int64], end: int) -> None:
-        if offsets[0] != 0 or offsets[-1] != end or np.any(np.diff(offsets) < 0):
+        if offsets[0] != 0 or offsets[-1] != end or np.any(offsets[1:] < offsets[:-1]):
             file = self.file.mapped.name
             raise CorruptShard(f"cannot use column {name!r} of {file!r}: its offsets do not ascend from 0 to {end}; pack again")
 
@@ -243,7 +243,7 @@ class ArrowIndex:
         buffer = self._columns[name][at]
         size = 0 if buffer is None else buffer.size
         wanted = size // dtype.itemsize if count is None else count
-        if size < wanted * dtype.itemsize or any(part is not None for part in self._validity(name)):
+        if wanted < 0 or size < wanted * dtype.itemsize or any(part is not None for part in self._validity(name)):
             raise CorruptShard(
                 f"cannot use column {name!r} of {self.file.mapped.name!r}: found {size} bytes (or nulls), "
                 f"expected {wanted} values of {dtype.itemsize}; run `headway verify`"
