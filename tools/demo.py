@@ -174,7 +174,6 @@ def _table(ranks: Sequence[dict[str, Any]], step_ms: float) -> None:  # Any: JSO
         ("share of time waited", [f"{100 * rank['waited_share']:.1f} %" for rank in ranks], ""),
         ("headway (input ready ahead)", [human_time(rank["headway_s"]) for rank in ranks], ""),
         ("steps per epoch", [", ".join(map(str, rank["epoch_steps"])) for rank in ranks], _verdict(ranks)),
-        ("loss, first → last", [f"{rank['losses'][0]:.1f} → {rank['losses'][-1]:.1f}" for rank in ranks], ""),
     ]
     say(f"\n{'':28}" + "".join(f"{'rank ' + str(rank['rank']):>16}" for rank in ranks) + f"{'together':>16}")
     for name, values, together in rows:

@@ -80,25 +80,24 @@ def run(location: Path, output: Path, *, epochs: int, batch_size: int, step_ms: 
     trained = nn.parallel.DistributedDataParallel(model)
     optimiser = torch.optim.Adam(trained.parameters(), 1e-3)
     steps: list[int] = []
-    losses: list[float] = []
     for epoch in range(epochs):
         loader.set_epoch(epoch)
         count = 0
         for batch in loader:
             began = time.monotonic()
-            losses.append(_step(trained, optimiser, batch))
+            _step(trained, optimiser, batch)
             time.sleep(max(0.0, step_ms / 1e3 - (time.monotonic() - began)))
             count += 1
             if rank == 0:
                 _tell(epoch, epochs, count, len(loader), loader.stats())
         steps.append(count)
-    facts = {"rank": rank, "epoch_steps": steps, "losses": losses, "wall_s": time.monotonic() - started, **loader.stats()}
+    facts = {"rank": rank, "epoch_steps": steps, "wall_s": time.monotonic() - started, **loader.stats()}
     (output / f"rank-{rank}.json").write_text(json.dumps(facts, indent=1))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> float:
+def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
     """Learn from one batch; way-points off the drive's ends and padding count for nothing."""
     path = batch["trajectory"]
     goal, there = path["position"][:, -FUTURE_STEPS:, :2].float(), path["mask"][:, -FUTURE_STEPS:] & batch["valid"][:, None]
@@ -107,7 +106,6 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> f
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-    return float(loss.detach())
 
 
 def _tell(epoch: int, epochs: int, step: int, steps: int, stats: dict[str, float]) -> None:
