@@ -77,7 +77,7 @@ static int corrupt(char *message, const char *what) {
 /* Any width and layout, a byte at a time: what the vector loops below leave. */
 static void gather_bytes(uint8_t *out, const column_plan *c, size_t from, size_t n) {
     size_t w = c->width, stored = c->stored;
-    if (c->plain && stored == w) {
+    if (stored == w && (c->plain || w == 1)) {
         memcpy(out, c->stream[0] + from * w, n * w);
         return;
     }
@@ -164,17 +164,30 @@ HW_CLONES static size_t restore_planes(uint32_t *at, const column_plan *c, size_
     }
     return i;
 }
+
+/* Planes of 2-byte integers put together; returns how many were. */
+HW_CLONES static size_t gather_pairs(uint8_t *at, const column_plan *c, size_t from, size_t n) {
+    const uint8_t *p = c->stored > 0 ? c->stream[0] + from : zeros, *q = c->stored > 1 ? c->stream[1] + from : zeros;
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        longs4 a = load16(p + i), b = load16(q + i);
+        bytes16 v[2] = {LOW_BYTES(a, b), HIGH_BYTES(a, b)};
+        memcpy(at + 2 * i, v, 32);
+    }
+    return i;
+}
 #endif
 
 /* Make the integers of n points from `from` on, at `at`, which has the `stride` integers before it in memory. */
 static void integers(uint8_t *at, const column_plan *c, size_t from, size_t n) {
-    size_t done = 0;
+    size_t done = 0, gathered = 0, w = c->width;
 #ifdef HW_VECTORS
-    if (c->width == 4 && !c->plain && (c->stride < 2 || c->stride >= 16)) done = restore_planes((uint32_t *)at, c, from, n);
+    if (w == 4 && !c->plain && (c->stride < 2 || c->stride >= 16)) done = restore_planes((uint32_t *)at, c, from, n);
+    else if (w == 2 && !c->plain) gathered = gather_pairs(at, c, from, n);
 #endif
-    at += done * c->width, from += done, n -= done;
-    gather_bytes(at, c, from, n);
-    switch (c->width) {
+    at += done * w, from += done, n -= done;
+    gather_bytes(at + gathered * w, c, from + gathered, n - gathered);
+    switch (w) {
     case 1: restore_uint8_t(at, c, n); break;
     case 2: restore_uint16_t((uint16_t *)at, c, n); break;
     case 4: restore_uint32_t((uint32_t *)at, c, n); break;
