@@ -347,7 +347,9 @@ def _sampler(
     sampler: Any, *, shuffle: bool | None, drop_last: bool, on_error: str
 ) -> Sampler:  # Any: torch's samplers, which are refused
     if sampler is None:
-        return Shuffled(drop_last=drop_last) if shuffle else Sequential(drop_last=drop_last)
+        if shuffle:
+            return Shuffled(drop_last=drop_last)
+        return Sequential(drop_last=drop_last)
     if not hasattr(sampler, "order") or not hasattr(sampler, "describe"):
         raise UsageError(
             f"DataLoader over a packed set takes headway's samplers, found {type(sampler).__name__}: the order must be a "

@@ -104,8 +104,10 @@ def _given(value: NDArray[Scalar] | None) -> NDArray[Scalar]:
 class Order(Protocol):
     """The order of one epoch; what `Plan` asks."""
 
-    items: int
-    """Items that the epoch hands out, before drop_last."""
+    @property
+    def items(self) -> int:
+        """Items that the epoch hands out, before drop_last."""
+        ...
 
     def at(self, chain: Sequence[Cut], which: int, step: Integers, slot: Integers) -> Planned:
         """Return what lies at `step` (counted from cut `which` of the chain, (steps, 1)) and `slot` ((1, slots))."""
