@@ -65,6 +65,13 @@ class PartTable:
         part = np.searchsorted(self.starts, rows, side="right") - 1
         return part, rows - self.starts[part] + self.offset[part]
 
+    def locate_one(self, row: int, what: str) -> tuple[int, int]:
+        """Return the shard of one global row, and its row inside the shard."""
+        if not 0 <= row < self.starts[-1]:
+            raise UsageError(f"{what} {row} is out of range: there are {int(self.starts[-1])}")
+        part = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return int(self.shard[part]), row - int(self.starts[part]) + int(self.offset[part])
+
     def gather(self, rows: Ints, what: str, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
         """Fill `out` with `view(shard)[row in shard]` of each global row: one take per shard touched."""
         part, local = self.locate(rows, what)
@@ -134,9 +141,9 @@ class Timeline:
         Raises:
             CorruptShard: the bytes are not those that were packed; names shard, sensor, drive and stamp.
         """
-        part, local = self._parts.locate(np.array([row], np.int64), self._what)
-        shard = self._shard(int(self._parts.shard[part[0]]))
-        table, at = shard.payloads(self._stored()), int(local[0])
+        number, at = self._parts.locate_one(row, self._what)
+        shard = self._shard(number)
+        table = shard.payloads(self._stored())
         view = shard.data[int(table.start[at]) : int(table.stop[at])]
         found, expected = payload_hash(view), int(table.hash[at])
         if found != expected:
