@@ -183,9 +183,8 @@ def read_sweep(path: Path, what: str) -> Payload:
 
 
 def camera_sensor(name: str, columns: Sequence[Column]) -> Sensor:
-    """Return a rectified PNG camera with these columns and its sizes, which differ between drives."""
-    sizes = (Column(name="width", dtype="int32", unit="px"), Column(name="height", dtype="int32", unit="px"))
-    return Sensor(name=name, kind="image", codec="png", columns=(*columns, *sizes), camera=Camera())
+    """Return a rectified PNG camera; its sizes differ between drives, and the packer adds them to each row."""
+    return Sensor(name=name, kind="image", codec="png", columns=tuple(columns), camera=Camera())
 
 
 def file_timeline(
@@ -208,9 +207,6 @@ def file_timeline(
             return paths[row].read_bytes()
         return read_sweep(paths[row], f"{origin(row)} (sensor {sensor.name!r}, stamp {int(stamps[row])})")
 
-    if sensor.kind == "image":
-        sizes = np.array([_size_or_zero(path) for path in paths], np.int32).reshape(-1, 2)
-        columns = {**columns, "width": sizes[:, 0], "height": sizes[:, 1]}
     return SourceTimeline(stamps=stamps, columns=columns, read=read, origin=origin, own=own)
 
 
@@ -223,13 +219,6 @@ def own_rows(frames: Sequence[int], files: Numbered) -> NDArray[np.int64]:
 def repeated(matrix: NDArray[np.float64], rows: int) -> NDArray[np.float64]:
     """Return a pose, one row for each of `rows`."""
     return np.tile(pose.from_matrix(matrix), (rows, 1))
-
-
-def _size_or_zero(path: Path) -> tuple[int, int]:
-    try:
-        return png_size(path)
-    except ValueError:
-        return 0, 0  # the packer's own look at each image finds the same and says so
 
 
 def parsed(problems: list[Problem], where: str, parse: Callable[..., Any], *arguments: Any) -> Any:  # Any: passed through
