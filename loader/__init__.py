@@ -10,10 +10,13 @@ from .options import LoaderOptions
 from .sequential import Evaluation, Sequential
 from .shuffled import Shuffled
 from .state import State
+from .sticky import SlotSticky
 from .sweeps import Sweeps
 from .topology import Topology
 from .trajectory import Trajectory
 from .view import View
+from .weighted import Weighted
+from .weights import WeightTable, class_balanced
 from .window import Window
 
 __all__ = [
@@ -25,11 +28,15 @@ __all__ = [
     "LoaderOptions",
     "Sequential",
     "Shuffled",
+    "SlotSticky",
     "State",
     "Sweeps",
     "Topology",
     "Trajectory",
     "View",
+    "WeightTable",
+    "Weighted",
     "Window",
+    "class_balanced",
     "open_dataset",
 ]

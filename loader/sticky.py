@@ -46,9 +46,11 @@ class SlotSticky:
             raise UsageError(f"cannot cut drives into chunks of {self.chunk_items} items: expected 1 or more, or None")
 
     def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
+        """Return every parameter that the order depends on."""
         return {"kind": self.kind, "chunk_items": self.chunk_items, "drop_last": self.drop_last}
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> StickyOrder:
+        """Return the order of one epoch."""
         return StickyOrder(view, self.chunk_items, purpose_key("sticky", seed, epoch))
 
 

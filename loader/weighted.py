@@ -57,6 +57,7 @@ class Weighted:
         return [self.table, *(table for first, table in self.changes if first <= epoch)][-1]
 
     def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
+        """Return every parameter that the order depends on."""
         return {
             "kind": self.kind,
             "weights": self.table_of(epoch).digest,
@@ -65,6 +66,7 @@ class Weighted:
         }
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> WeightedOrder:
+        """Return the order of one epoch."""
         table = self.table_of(epoch)
         if len(table.cumulative) != view.items:
             raise UsageError(

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
     from headway.loader import LoaderOptions as LoaderOptions
     from headway.loader import Sequential as Sequential
     from headway.loader import Shuffled as Shuffled
+    from headway.loader import SlotSticky as SlotSticky
     from headway.loader import Sweeps as Sweeps
     from headway.loader import Topology as Topology
     from headway.loader import Trajectory as Trajectory
+    from headway.loader import Weighted as Weighted
+    from headway.loader import WeightTable as WeightTable
     from headway.loader import Window as Window
+    from headway.loader import class_balanced as class_balanced
     from headway.loader import open_dataset as open
     from headway.loader.batch import Batch as Batch
     from headway.loader.dataloader import DataLoader as DataLoader
@@ -56,6 +60,7 @@ _HOMES = {
     "Sequential": "headway.loader",
     "SetError": "headway.formats",
     "Shuffled": "headway.loader",
+    "SlotSticky": "headway.loader",
     "SourceError": "headway.formats",
     "StalledError": "headway.formats",
     "StateError": "headway.formats",
@@ -65,8 +70,11 @@ _HOMES = {
     "Trajectory": "headway.loader",
     "UnsupportedFormat": "headway.formats",
     "UsageError": "headway.formats",
+    "WeightTable": "headway.loader",
+    "Weighted": "headway.loader",
     "Window": "headway.loader",
     "WorkerDied": "headway.formats",
+    "class_balanced": "headway.loader",
     "open": "headway.loader",
 }
 # Public name → its name at home, where they differ: only `headway.open` may be called like the built-in.
@@ -88,6 +96,7 @@ __all__ = [
     "Sequential",
     "SetError",
     "Shuffled",
+    "SlotSticky",
     "SourceError",
     "StalledError",
     "StateError",
@@ -97,9 +106,12 @@ __all__ = [
     "Trajectory",
     "UnsupportedFormat",
     "UsageError",
+    "WeightTable",
+    "Weighted",
     "Window",
     "WorkerDied",
     "__version__",
+    "class_balanced",
     "open",
 ]
 

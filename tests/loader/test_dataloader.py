@@ -11,11 +11,24 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import headway
-from headway import DataLoader, Evaluation, Images, LoaderOptions, StateError, Topology, UsageError, Window
+from headway import (
+    DataLoader,
+    Evaluation,
+    Images,
+    LoaderOptions,
+    SlotSticky,
+    StateError,
+    Topology,
+    UsageError,
+    Weighted,
+    WeightTable,
+    Window,
+)
 from headway.loader.buffers import block_bytes
 from headway.loader.plan import Plan
 from headway.loader.shuffled import Shuffled
@@ -293,6 +306,23 @@ def test_evaluation_reads_each_item_once_and_refuses_replacement(drives_set: Pat
         DataLoader(dataset, 4, sampler=Evaluation(), options=LoaderOptions(on_error="replace"))
     with pytest.raises(ValueError, match="mutually exclusive"):
         DataLoader(dataset, 4, True, sampler=Evaluation())
+
+
+def test_weighted_items_come_as_often_as_they_weigh(drives_set: Path) -> None:
+    weights = [0.0] * 17 + [1.0]
+    loader = DataLoader(light(drives_set), 4, sampler=Weighted(table=WeightTable.of(weights)))
+    assert {item for batch in ids(loader) for item in batch if item >= 0} == {17}
+
+
+def test_sticky_slots_walk_their_drives_and_say_where_they_begin(drives_set: Path) -> None:
+    loader = DataLoader(light(drives_set), 3, sampler=SlotSticky())
+    before: list[tuple[str, int]] = [("", -1)] * 3
+    for batch in loader:
+        here = list(zip(batch["drive"], batch["frame"].tolist(), strict=True))
+        for slot in np.flatnonzero(batch["valid"]).tolist():
+            drive, frame = before[slot]
+            assert bool(batch["is_first"][slot]) is (here[slot] != (drive, frame + 1))
+        before = here
 
 
 def test_drop_last_leaves_no_padding(drives_set: Path) -> None:
