@@ -113,8 +113,13 @@ def _path(packed: PackedSet, drive: int, stamp: int, from_world: Float) -> Path:
 
 
 def _decode(sensor: Sensor, data: object) -> NDArray[np.uint8]:
-    """Return RGB of an encoded image as it is stored: the orientation tag is not applied, as intrinsics do not know it."""
+    """Return RGB of an encoded image as it is stored: the orientation tag is not applied, as intrinsics do not know it.
+
+    Raw sensor data has no picture to show: a grey sheet stands for it, on which points and boxes still lie.
+    """
     assert isinstance(data, bytes | bytearray | memoryview)
+    if sensor.codec == "raw":
+        return np.full((900, 1600, 3), 70, np.uint8)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if len(data) else None
     if image is None:
