@@ -58,6 +58,8 @@ def main() -> int:
         flags = [f"-fsanitize={checks}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1", "-std=gnu11"]
         # The clones' resolvers run before the sanitizer's own start-up.
         flags += ["-DHW_NO_CLONES", "-DHW_EXACT_SCRATCH", "-ffp-contract=off"]
+        # Small chunks, so that small files cross their borders too.
+        flags += ["-DHW_CHUNK=4200"]
         subprocess.run(
             [
                 compiler,

@@ -9,10 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef HW_CHUNK
+#define HW_CHUNK (32 << 10) /* stays in L2, and a crop at the top does not pay for the rest */
+#endif
+
 enum {
-    PEEK = 10,   /* 4 KiB a table stay in L1: 9 and 11 were no faster (bench/kernels.py) */
+    PEEK = 10,          /* 4 KiB a table stay in L1: 9 and 11 were no faster (bench/kernels.py) */
     TABLES = 4,
-    SLACK = 512, /* a block reads at most 64 * 31 bits beyond the end before that is checked */
+    CHUNK = HW_CHUNK,
+    MOST_MCU = 4 << 10, /* bytes of an MCU: at most 10 blocks of 64 * 31 bits */
+    SLACK = 512,        /* a block reads at most that far beyond the end before it is checked */
     END = 64,
 };
 
@@ -35,10 +41,10 @@ typedef struct {
 
 struct hw_huffman {
     table dc[TABLES], ac[TABLES];
-    uint8_t *plain;                 /* the segment without escapes */
-    size_t room;
-    const uint8_t *raw, *raw_end;   /* what follows the segment */
-    const uint8_t *next, *last;     /* in `plain`: next byte to load, end of the segment */
+    uint8_t *plain;                 /* CHUNK bytes of the segment without escapes, then SLACK zeros */
+    int ended;                      /* they reach the segment's end */
+    const uint8_t *raw, *raw_end;   /* what follows them in the file */
+    const uint8_t *next, *last;     /* in `plain`: next byte to load, end of the bytes */
     uint64_t buffer;                /* bits from the top */
     int held;                       /* how many of them are loaded */
     unsigned left, interval;        /* MCUs to the next restart; 0: none */
@@ -100,36 +106,47 @@ static void build_skip(table *t) {
     t->skips = 1;
 }
 
-/* The next segment, up to a marker, without its escapes. 0: not what a whole file has. */
-static int load_segment(struct hw_huffman *h) {
+/* More of the segment without its escapes, until the chunk is full or a marker comes. 0: not what a whole file has. */
+static int feed(struct hw_huffman *h) {
+    size_t rest = (size_t)(h->last - h->next);
+    memmove(h->plain, h->next, rest);
     const uint8_t *from = h->raw;
-    uint8_t *to = h->plain;
-    for (;;) {
+    uint8_t *to = h->plain + rest, *full = h->plain + CHUNK;
+    while (to < full) {
         const uint8_t *mark = memchr(from, 0xff, (size_t)(h->raw_end - from));
         if (mark == NULL || mark + 1 >= h->raw_end || mark[1] == 0xff) return 0;
-        size_t run = (size_t)(mark - from);
-        memcpy(to, from, run);
-        to += run, from = mark;
-        if (mark[1] != 0) break;
+        size_t run = (size_t)(mark - from), space = (size_t)(full - to);
+        memcpy(to, from, run < space ? run : space);
+        to += run < space ? run : space, from += run < space ? run : space;
+        if (run >= space) break;
+        if (mark[1] != 0) {
+            h->ended = 1;
+            break;
+        }
         *to++ = 0xff, from += 2;
     }
     h->raw = from;
     memset(to, 0, SLACK);
     h->next = h->plain, h->last = to;
-    h->buffer = 0, h->held = 0;
+    return 1;
+}
+
+static int begin_segment(struct hw_huffman *h) {
+    h->next = h->last = h->plain;
+    h->ended = 0, h->buffer = 0, h->held = 0;
     memset(h->before, 0, sizeof h->before);
     h->left = h->interval;
-    return 1;
+    return feed(h);
 }
 
 /* Whole bytes not yet used by the decoder; negative: bits were read that are not there. */
 static long unread(const struct hw_huffman *h) { return (long)(h->last - h->next) + (h->held >> 3); }
 
 static int restart(struct hw_huffman *h) {
-    if (unread(h) != 0 || h->raw[1] != 0xd0 + h->marker) return 0;
+    if (!h->ended || unread(h) != 0 || h->raw[1] != 0xd0 + h->marker) return 0;
     h->marker = (h->marker + 1) & 7;
     h->raw += 2;
-    return load_segment(h);
+    return begin_segment(h);
 }
 
 #define REFILL()                                  \
@@ -268,6 +285,7 @@ static inline __attribute__((always_inline)) boolean next_mcu(j_decompress_ptr j
     struct hw_huffman *h = client->huffman;
     int wanted = blocks != NULL && h->column >= h->first && h->column < h->past;
     if (h->interval && h->left == 0 && !restart(h)) client->give_up(jpeg);
+    if (!h->ended && h->last - h->next < MOST_MCU && !feed(h)) client->give_up(jpeg);
     for (int b = 0; b < jpeg->blocks_in_MCU; b++) {
         int c = jpeg->MCU_membership[b];
         const jpeg_component_info *component = jpeg->cur_comp_info[c];
@@ -295,13 +313,7 @@ int hw_huffman_attach(j_decompress_ptr jpeg, hw_scratch *scratch, const uint8_t 
     struct hw_huffman *h = scratch->huffman;
     if (h == NULL) return 0;
     h->raw = jpeg->src->next_input_byte, h->raw_end = end;
-    size_t room = (size_t)(end - h->raw) + SLACK;
-    if (h->room < room) {
-        free(h->plain);
-        h->plain = malloc(room);
-        h->room = h->plain == NULL ? 0 : room;
-        if (h->plain == NULL) return 0;
-    }
+    if (h->plain == NULL && (h->plain = malloc(CHUNK + SLACK)) == NULL) return 0;
     for (int c = 0; c < jpeg->comps_in_scan; c++) {
         int dc = jpeg->cur_comp_info[c]->dc_tbl_no, ac = jpeg->cur_comp_info[c]->ac_tbl_no;
         if (dc < 0 || dc >= TABLES || ac < 0 || ac >= TABLES || jpeg->dc_huff_tbl_ptrs[dc] == NULL || jpeg->ac_huff_tbl_ptrs[ac] == NULL) return 0;
@@ -311,7 +323,7 @@ int hw_huffman_attach(j_decompress_ptr jpeg, hw_scratch *scratch, const uint8_t 
     h->interval = jpeg->restart_interval;
     h->marker = 0;
     h->column = h->first = 0, h->past = jpeg->MCUs_per_row;
-    if (!load_segment(h)) return 0;
+    if (!begin_segment(h)) return 0;
     client->huffman = h;
     struct entropy *entropy = (struct entropy *)jpeg->entropy;
     entropy->decode_mcu = decode_mcu;
