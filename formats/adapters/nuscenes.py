@@ -77,7 +77,7 @@ class NuScenes:
     """A nuScenes or Lyft dataset, listed and checked.
 
     Building it reads all tables and looks at every file they name; it raises one `SourceError` with everything that is
-    wrong. It holds the metadata as arrays (about 300 bytes per sample_data row) and no open files.
+    wrong. It holds the metadata as arrays (about 190 bytes a sample_data row) and no open files.
 
     >>> NuScenes("data/nuscenes", NuScenesOptions(version="v1.0-mini"))  # doctest: +SKIP
     """

@@ -1,6 +1,7 @@
 """The part of linked nuScenes tables that a few scenes need: small enough to be sent to a pack worker.
 
-Reading trainval's tables takes a minute and most of a gigabyte; a worker that owns three scenes needs two megabytes of them.
+Opening a source again costs a worker the whole preflight: 13 s of a core and 57 MB held for 306,000 sample_data rows, and
+trainval has 2.6 million. What one scene of 3,000 rows needs is 0.6 MB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """nuScenes' JSON tables as numpy columns, read in one pass without ever holding the rows.
 
 A table is one JSON array of flat objects; the largest (trainval's sample_data, 2.6 million rows, more than a gigabyte) is
-parsed object by object from a bounded buffer and turned into columns every 65,536 rows. Every broken row goes into
+parsed object by object from a bounded buffer and turned into columns every 16,384 rows. Every broken row goes into
 `Findings`, which lists what preflight found; what the rows mean is `nuscenes`' job.
 """
 
@@ -38,7 +38,7 @@ Value = Literal["token", "text", "integer", "number", "stamp", "flag", "vector",
 
 DOWNLOAD: Final = "download the metadata again"
 """The remedy where tables are incomplete or of different versions."""
-_BATCH_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 16_384
 _TOKEN_BYTES: Final = 128
 _TEXT_BYTES: Final = 4096
 _LISTED: Final = 1000
