@@ -80,7 +80,7 @@ _DTYPES: Final = {"uint8": (0, 1), "float16": (1, 2), "bfloat16": (2, 2), "float
 
 
 class Status(IntEnum):
-    """How a job ended. From CORRUPT on its output is zeros."""
+    """How a job ended. From CORRUPT to NO_MEMORY its output is zeros."""
 
     PENDING = -1
     OK = 0
@@ -96,6 +96,7 @@ class Status(IntEnum):
     """The job cannot be meant: a singular affine, a copy into too little room."""
     NO_MEMORY = 6
     CANCELLED = 7
+    """Not begun; its output is as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
