@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ..errors import DecodeError, MissingExtra, Problem, SourceError, UsageError
 from ..limits import DEFAULT_LIMITS
+from ..pcd import read_pcd
 from ..pose import interpolate
 from ..schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor
 from ..source import DriveListing, Ignored, Payload, SourceDrive, SourceTimeline
@@ -325,8 +326,21 @@ def _read_limited(path: Path) -> bytes:
 
 def _points(path: Path, sensor: Sensor) -> NDArray[Any]:
     data = _read_limited(path)
+    if path.suffix.lower() == ".pcd":
+        return _pcd_points(path, data, sensor)
     width = sensor.record_dtype.itemsize
     if len(data) % width:
         declared = ", ".join(f"{field.name}:{field.dtype}" for field in sensor.fields)
         raise DecodeError(f"{path.name}: {len(data)} bytes are not a whole number of points of {width} bytes ({declared})")
     return np.frombuffer(data, sensor.record_dtype)
+
+
+def _pcd_points(path: Path, data: bytes, sensor: Sensor) -> NDArray[Any]:
+    found = read_pcd(data, path.name)
+    for field in sensor.fields:
+        if field.name not in (found.dtype.names or ()) or found.dtype[field.name] != field.numpy_dtype:
+            raise DecodeError(f"{path.name}: field {field.name}:{field.dtype} is declared, the file has {found.dtype}")
+    records = np.empty(len(found), sensor.record_dtype)
+    for field in sensor.fields:
+        records[field.name] = found[field.name]
+    return records
