@@ -35,7 +35,7 @@ def scene_from_batch(batch: Mapping[str, Any], sample: int, schema: Schema) -> S
         sensor = schema.by_name.get(name)
         if "image" in entry and INTRINSICS in entry:
             cameras += _batch_cameras(entry, moment, ego, schema)
-        elif "points" in entry and sensor is not None and not is_radar(sensor) and moment.has(entry):
+        elif "points" in entry and sensor is not None and _placed(sensor, entry) and moment.has(entry):
             offsets = np.asarray(entry["offsets"])
             at = sample * (len(offsets) // len(batch["stamp"])) + moment.step(entry)
             columns = [entry["columns"].index(axis) for axis in "xyz"]
@@ -106,6 +106,11 @@ def _batch_cameras(entry: Mapping[str, Any], moment: _Moment, ego: Float, schema
             )
         )
     return cameras
+
+
+def _placed(sensor: Sensor, entry: Mapping[str, Any]) -> bool:
+    """Say whether a batch tells where these points are: combined sweeps come without the matrices of each."""
+    return not is_radar(sensor) and (sensor.frame != "sensor" or SENSOR_TO_EGO in entry)
 
 
 def _batch_chain(sensor: Sensor, entry: Mapping[str, Any], moment: _Moment, ego: Float) -> Float:

@@ -52,6 +52,20 @@ ADAPTERS: Final[tuple[AdapterRow, ...]] = (
         marks=("v1.0*/sample_data.json", "sample_data.json", "*/v1.0*/sample_data.json"),
     ),
     AdapterRow(
+        kind="argoverse2",
+        help="Argoverse 2: sensor logs with maps and boxes, or motion forecasting scenarios.",
+        options="Argoverse2Options",
+        example="data/av2/sensor sets/av2 --split val",
+        marks=("*/*/city_SE3_egovehicle.feather", "*/city_SE3_egovehicle.feather", "*/*/scenario_*.parquet"),
+    ),
+    AdapterRow(
+        kind="kitti",
+        help="KITTI in its three downloads: object, raw, odometry.",
+        options="KittiOptions",
+        example="data/kitti_raw sets/kitti --layout raw",
+        marks=("training/calib", "testing/calib", "sequences", "*_sync", "*_extract", "*/*_sync", "*/*_extract"),
+    ),
+    AdapterRow(
         kind="mcap",
         help="MCAP recordings of ROS 2: cameras, point clouds, IMU, poses from TF.",
         options="BagOptions",

@@ -108,8 +108,7 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
 
         describe_plan(spec, pack_options, as_json=given["json_report"])
         return
-    if not sys.stderr.isatty():
-        report(f"packing {plain(given['source'])} into {plain(given['destination'])}")
+    report(f"checking {plain(given['source'])}, then packing it into {plain(given['destination'])}")
     started = time.monotonic()
     with Bar() as bar:
         done = pack(spec, given["destination"], pack_options, bar)

@@ -201,7 +201,7 @@ def test_ctrl_c_leaves_nothing_half_written(tiny_source: Path, tmp_path: Path) -
     command = [sys.executable, "-m", "headway.tools.pack_dataset", "nuscenes", str(tiny_source), str(target), "--workers", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
-        assert child.stderr.readline().startswith("packing")
+        assert child.stderr.readline().startswith("checking")
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=60)
     assert child.returncode in (0, 130)  # a pack this small may be done by then
