@@ -49,7 +49,7 @@ class ViewInfo:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Planned:
     """Which item each slot gets: arrays (slots,) for one step, (steps, slots) for a look-ahead."""
 

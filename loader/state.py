@@ -246,7 +246,8 @@ def _inside(value: object) -> Inside | None:
 
 
 def _sampler_fields(found: Mapping[str, Json], expected: Mapping[str, Json]) -> list[tuple[str, Json, Json]]:
-    names = ["kind", *sorted((set(found) | set(expected)) - {"kind"})]
     if found.get("kind") != expected.get("kind"):
-        names = names[:1]
+        names = ["kind"]
+    else:
+        names = [*expected, *sorted(set(found) - set(expected))]
     return [(f"sampler.{name}", found.get(name), expected.get(name)) for name in names]

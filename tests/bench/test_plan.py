@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from headway.bench.plan import measure, quality_table, report
 from headway.bench.shuffles import buffered, ideal, ideal_same_drive, quality, spread
 from headway.tools.main import app
-from typer.testing import CliRunner
 
 
 @pytest.mark.parametrize("shard_items", [1, 10, 37])

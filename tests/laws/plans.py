@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
 from headway.loader.mixture import Mixture
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.sampler import Sampler
@@ -14,8 +17,6 @@ from headway.loader.shuffled import Shuffled
 from headway.loader.sticky import SlotSticky
 from headway.loader.weighted import Weighted
 from headway.loader.weights import WeightTable
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 Items = NDArray[np.int64]
 

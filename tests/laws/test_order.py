@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.sampler import Sampler
 from headway.loader.state import State
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from .plans import Items, Topology, once_samplers, orders, received, topologies, views
 
@@ -30,6 +31,7 @@ def walk(view: ViewInfo, sampler: Sampler, sizes: list[int], cuts: list[float]) 
     return batches, Plan(view, sampler, seed=5, epoch=2, segments=[*segments] or [(sizes[-1], 0)])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(view=views(), sampler=once_samplers(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), data=st.data())
 def test_each_item_comes_exactly_once_whatever_the_batch_sizes(
@@ -42,6 +44,7 @@ def test_each_item_comes_exactly_once_whatever_the_batch_sizes(
     assert sorted(items[items >= 0].tolist()) == list(range(view.items))
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(view=views(), sampler=once_samplers(), sizes=st.lists(st.integers(1, 9), min_size=64, max_size=64))
 def test_sixty_four_batch_sizes_in_one_epoch_lose_nothing(view: ViewInfo, sampler: Sampler, sizes: list[int]) -> None:
@@ -49,6 +52,7 @@ def test_sixty_four_batch_sizes_in_one_epoch_lose_nothing(view: ViewInfo, sample
     assert sorted(items[items >= 0].tolist()) == list(range(view.items))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(order=orders(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4), data=st.data())
 def test_padding_comes_only_in_the_last_step(order: tuple[ViewInfo, Sampler], sizes: list[int], data: st.DataObject) -> None:
@@ -61,6 +65,7 @@ def test_padding_comes_only_in_the_last_step(order: tuple[ViewInfo, Sampler], si
         assert not sampler.drop_last or (batches[-1] >= 0).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(order=orders(), size=st.integers(1, 40), other=st.integers(1, 40), part=st.floats(0, 1))
 def test_drop_last_leaves_less_than_one_batch(order: tuple[ViewInfo, Sampler], size: int, other: int, part: float) -> None:
@@ -87,6 +92,7 @@ def check_topology(order: tuple[ViewInfo, Sampler], topology: Topology, done: in
     assert [batch.tolist() for batch in received(plan, topology, ahead=ahead, steps=steps)] == reference
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(order=orders(), topology=topologies(), done=st.integers(0, 9), ahead=st.integers(1, 6), data=st.data())
 def test_global_batches_are_the_same_on_any_topology(
@@ -105,6 +111,7 @@ def test_global_batches_are_the_same_on_2500_topologies(
     check_topology(order, topology, done, ahead, data)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(order=orders(), epochs=st.tuples(st.integers(0, 5), st.integers(6, 9)))
 def test_a_plan_is_a_pure_function(order: tuple[ViewInfo, Sampler], epochs: tuple[int, int]) -> None:
@@ -114,6 +121,7 @@ def test_a_plan_is_a_pure_function(order: tuple[ViewInfo, Sampler], epochs: tupl
     assert np.array_equal(one.look_ahead(0, one.steps).items, again.look_ahead(0, again.steps).items)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(order=orders(), size=st.integers(1, 16))
 def test_len_is_true(order: tuple[ViewInfo, Sampler], size: int) -> None:

@@ -8,11 +8,12 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from headway.loader.plan import ViewInfo
 from headway.loader.sampler import Sampler
 from headway.loader.state import State
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from .plans import Topology, once_samplers, orders, topologies, view_of, views
 
@@ -72,6 +73,7 @@ def check_chain(view: ViewInfo, sampler: Sampler, hops: list[tuple[Topology, int
 chains = st.lists(st.tuples(topologies(most=24), st.integers(0, 3)), min_size=10, max_size=10)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(view=views(), sampler=once_samplers(), hops=chains)
 def test_ten_hops_lose_and_repeat_nothing(view: ViewInfo, sampler: Sampler, hops: list[tuple[Topology, int]]) -> None:
@@ -88,6 +90,7 @@ def test_1500_chains_of_ten_hops_lose_and_repeat_nothing(
     check_chain(view, sampler, hops)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(order=orders(), seed=st.integers(0, 10**6))
 def test_hops_with_equal_batch_size_give_the_uninterrupted_order(order: tuple[ViewInfo, Sampler], seed: int) -> None:
@@ -106,6 +109,7 @@ def test_hops_with_equal_batch_size_give_the_uninterrupted_order(order: tuple[Vi
     assert steps == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(order=orders(), topology=topologies(), stop=st.integers(1, 40))
 def test_a_stop_inside_a_step_resumes_with_equal_ranks_and_accumulation(
@@ -138,6 +142,7 @@ def once(view: ViewInfo) -> Sampler:
     return Shuffled()
 
 
+@pytest.mark.slow
 def test_the_largest_state_fits_4_kib() -> None:
     from headway.loader.mixture import Mixture
 
