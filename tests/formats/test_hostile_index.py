@@ -76,7 +76,6 @@ def attack(location: Path, seed: int, count: int) -> int:
         raise
     finally:
         os._exit(code)
-    return code
 
 
 @pytest.fixture(params=["arrow", "tar"])
