@@ -75,7 +75,8 @@ def write_scenario(root: Path, name: str = "scenario-a", **changes: Any) -> Path
         "object_type": ["vehicle"] * 7 + ["cyclist"], "object_category": [1] * 7 + [3], "timestep": [step for _, step in tracks],
         "position_x": np.arange(8.0), "position_y": np.zeros(8), "heading": np.full(8, np.pi / 2), "velocity_x": np.ones(8),
         "velocity_y": np.zeros(8), "scenario_id": [name] * 8, "start_timestamp": [3.0e17] * 8,
-        "end_timestamp": [3.0e17 + 3e8] * 8, "num_timestamps": [4] * 8, "focal_track_id": ["10"] * 8, "city": ["austin"] * 8, "map_id": np.full(8, 5, np.uint64),
+        "end_timestamp": [3.0e17 + 3e8] * 8, "num_timestamps": [4] * 8, "focal_track_id": ["10"] * 8, "city": ["austin"] * 8,
+        "map_id": np.full(8, 5, np.uint64),
         "slice_id": ["s"] * 8,
     }  # fmt: skip
     pq.write_table(pa.table(columns | changes), folder / f"scenario_{name}.parquet")
