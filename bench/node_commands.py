@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -234,7 +234,7 @@ def compare(
     say(f"wrote {str(html_path)!r}")
 
 
-_COMMANDS = {
+_COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "limits": (limits, "limits SET"),
     "node": (node, "node SET --ranks 2 --consumer-ms 50"),
     "consumer": (consumer, "consumer SET --step-ms 19"),
