@@ -154,13 +154,19 @@ class Staging:
 
 @contextmanager
 def staged(destination: Path, *, overwrite: bool, resume: bool, limits: Limits = DEFAULT_LIMITS) -> Iterator[Staging]:
-    """Open a staging directory; whatever goes wrong inside, nothing of it stays."""
+    """Open a staging directory; whatever goes wrong inside, nothing of it stays.
+
+    One exception: an interrupted run that was asked to `resume` keeps its finished shards, for it is asked to go on later.
+    """
     staging = Staging(destination, overwrite=overwrite, limits=limits)
     staging.open(keep=resume)
     try:
         yield staging
-    except BaseException:
-        staging.clear()
+    except BaseException as error:
+        if resume and isinstance(error, KeyboardInterrupt):
+            staging.release()
+        else:
+            staging.clear()
         raise
     staging.release()
 

@@ -52,7 +52,12 @@ _ALL: Final = (
     _flag("--shard-size", str, "256MB", "Aim for data files of this size, such as 64MB or 1GB.", metavar="SIZE"),
     _flag("--workers", int | None, None, "Worker processes; by default one a core. The bytes do not depend on it.", least=1),
     _flag("--overwrite", bool, False, "Replace the set at DST; it stays readable until the new one stands."),
-    _flag("--resume", bool, False, "Keep the finished shards of a run that was killed."),
+    _flag(
+        "--resume",
+        bool,
+        False,
+        "Go on with the finished shards of a run that was interrupted or killed; keep them if interrupted again.",
+    ),
     _flag("--dry-run", bool, False, "Check the source, say what would be packed, write nothing."),
     _flag("--limit", int | None, None, "Pack only the first N drives.", metavar="N", least=1),
     _flag(

@@ -117,7 +117,7 @@ def _outcome(command: Callable[[], object]) -> int:
         code = exit_code_of(error)
     if received:
         # typer turns an interrupt into an exit code of its own before it gets here.
-        report(f"interrupted ({signal.Signals(received[0]).name}); nothing half-written is left in the destination")
+        report(f"interrupted ({signal.Signals(received[0]).name}); nothing half-written is left")
         return 128 + received[0]
     return code
 

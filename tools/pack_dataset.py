@@ -110,8 +110,13 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
         return
     report(f"checking {plain(given['source'])}, then packing it into {plain(given['destination'])}")
     started = time.monotonic()
-    with Bar() as bar:
-        done = pack(spec, given["destination"], pack_options, bar)
+    try:
+        with Bar() as bar:
+            done = pack(spec, given["destination"], pack_options, bar)
+    except KeyboardInterrupt:
+        kept = "finished shards are kept; the same command goes on from there"
+        report(kept if given["resume"] else "what was packed is removed; with --resume, finished shards are kept")
+        raise
     facts = _facts(done, bar.total, time.monotonic() - started)
     if given["json_report"]:
         say(json.dumps(facts, indent=1))

@@ -17,6 +17,7 @@ from headway.formats.adapters import KINDS
 from headway.formats.packed_set import open_set
 from headway.tools.adapter_commands import ADAPTERS, field_texts, options_class
 from headway.tools.pack_dataset import parse_size
+from headway.tools.progress import Bar
 
 from .conftest import Runner
 
@@ -207,5 +208,30 @@ def test_ctrl_c_leaves_nothing_half_written(tiny_source: Path, tmp_path: Path) -
     assert child.returncode in (0, 130)  # a pack this small may be done by then
     assert "Traceback" not in err
     assert (target / "manifest.json").exists() == (child.returncode == 0)
-    if child.returncode:
-        assert not target.exists() or all(path.name == ".packing" for path in target.iterdir())
+    assert child.returncode == 0 or not target.exists()
+
+
+def test_an_interrupted_resumable_run_loses_no_finished_shard(
+    run: Runner, tiny_source: Path, tiny_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "set"
+    advance = Bar.advance
+
+    def interrupt(bar: Bar, amount: int) -> None:
+        advance(bar, amount)
+        if bar.done > 0.6 * bar.total:
+            signal.raise_signal(signal.SIGINT)
+
+    arguments = ["nuscenes", tiny_source, target, "--workers", 1, "--shard-size", "300kB", "--resume"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Bar, "advance", interrupt)
+        stopped = run("pack-dataset", *arguments)
+    assert stopped.code == 130
+    assert "finished shards are kept" in stopped.err
+    assert not (target / "manifest.json").exists()
+    done = run("pack-dataset", *arguments, "--json")
+    assert done.code == 0
+    facts = json.loads(done.out)
+    assert facts["resumed_shards"] > 0
+    with open_set(tiny_set) as packed:
+        assert facts["set_id"] == packed.set_id
