@@ -6,7 +6,7 @@ No sensor is known by name: its kind says how its payloads become arrays, its co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .images import Images, match_sensors
 from .motion_field import SweepsField, TrajectoryField
 from .payloads import PayloadReader
 from .point_field import PointField
+from .read_set import Resolved
 from .sweeps import Sweeps
 from .table_field import TableField
 from .trajectory import Trajectory
@@ -29,7 +30,20 @@ if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
     from .view import View
 
-__all__ = ["Assembler", "Draws"]
+__all__ = ["Assembler", "Located"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where n items lie: found for many batches at once, which costs little more than for one."""
+
+    frames: NDArray[np.int64]
+    windows: dict[str, Resolved]
+
+    def part(self, start: int, stop: int) -> Located:
+        """Return items `start` to `stop`, as views."""
+        windows = {name: window.part(start, stop) for name, window in self.windows.items()}
+        return Located(frames=self.frames[start:stop], windows=windows)
 
 
 class Assembler:
@@ -37,6 +51,7 @@ class Assembler:
 
     def __init__(self, packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> None:
         self._packed, self._view = packed, view
+        self._drive_names = np.array([drive.name for drive in packed.drives], object)
         self.fields: list[Field] = _fields(packed, view, images, decoder)
         keys = [field.key for field in self.fields]
         twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -47,15 +62,19 @@ class Assembler:
         )
         """Dotted keys whose arrays hold bfloat16 bits."""
 
-    def begin(self, step: int, items: NDArray[np.int64], draws: Draws) -> tuple[Draft, list[Prepared]]:
-        """Find the rows of `items` (−1: nothing) and what memory the batch takes; reads columns, no payloads."""
-        draft = Draft(
-            step=step,
-            items=items,
+    def locate(self, items: NDArray[np.int64], draws: Draws) -> Located:
+        """Find the frames of `items` (−1: nothing) and the rows of their windows; reads columns, no payloads."""
+        return Located(
             frames=self._view.frames(items),
-            draws=draws,
             windows=self._view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
         )
+
+    def begin(
+        self, step: int, items: NDArray[np.int64], draws: Draws, located: Located | None = None
+    ) -> tuple[Draft, list[Prepared]]:
+        """Start a batch of `items`, located before or now, and find out what memory it takes."""
+        located = self.locate(items, draws) if located is None else located
+        draft = Draft(step=step, items=items, frames=located.frames, draws=draws, windows=located.windows)
         return draft, [field.prepare(draft) for field in self.fields]
 
     def tasks(self, draft: Draft, prepared: Sequence[Prepared], memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
@@ -69,15 +88,14 @@ class Assembler:
             finisher()
         there = draft.frames >= 0
         stamp, frame = np.zeros(len(there), np.int64), np.full(len(there), -1, np.int64)
-        drive = [""] * len(there)
+        drive = np.full(len(there), "", object)
         frames = draft.frames[there]
         if len(frames):
             drives = self._packed.drive_of(frames)
             stamp[there] = self._packed.frame_stamps(frames)
             frame[there] = frames - self._packed.frame_starts[drives]
-            for sample, number in zip(np.flatnonzero(there).tolist(), drives.tolist(), strict=True):
-                drive[sample] = self._packed.drives[number].name
-        return {**draft.entries, "stamp": stamp, "frame": frame, "drive": drive}
+            drive[there] = self._drive_names[drives]
+        return {**draft.entries, "stamp": stamp, "frame": frame, "drive": drive.tolist()}
 
 
 def _fields(packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> list[Field]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..formats.limits import DEFAULT_LIMITS, Limits
 from ..formats.packed_set import PackedSet, open_set
-from .assemble import Assembler, Draws
+from .assemble import Assembler
 from .decode import Decoder
+from .draft import Draws
 from .images import Images
 from .native_decode import default_decoder
 from .view import AnyWindow, View

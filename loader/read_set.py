@@ -79,6 +79,20 @@ class Resolved:
     fraction: NDArray[np.float64] | None = None
     """Interpolated windows: (n, T, S), how far from left to right."""
 
+    def part(self, start: int, stop: int) -> Resolved:
+        """Return items `start` to `stop`, as views."""
+        return Resolved(
+            sensors=self.sensors,
+            rows=self.rows[start:stop],
+            valid=self.valid[start:stop],
+            stamps=self.stamps[start:stop],
+            sync_error=self.sync_error[start:stop],
+            steps=self.steps[start:stop],
+            complete=self.complete[start:stop],
+            right=None if self.right is None else self.right[start:stop],
+            fraction=None if self.fraction is None else self.fraction[start:stop],
+        )
+
     def without(self, items: Bool) -> Resolved:
         """Return the same with nothing there for the marked items (n,): padding of the last batch."""
         keep = ~items[:, None, None]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .assemble import Assembler, Draws
+from .assemble import Assembler, Located
 from .batch import Batch, to_tensors
-from .draft import Task
+from .draft import Draws, Task
 from .faults import FaultPolicy
 from .plan import Plan, Planned
 
 __all__ = ["StepRecipe"]
+
+# Items planned and located in one go: from here on numpy's cost per call no longer shows, and 8 Ki rows are 1 MB or so.
+_AHEAD_ITEMS: Final = 8192
 
 
 class StepRecipe:
@@ -34,25 +39,61 @@ class StepRecipe:
         self.plan, self.assembler, self.faults = plan, assembler, faults
         self._batch_size, self._accumulate, self.pin = batch_size, accumulate, pin
         self._first_slot = rank * batch_size * accumulate
+        self._ahead: _Ahead | None = None  # used by whoever plans, one thread at a time
+        self._grow = 1
 
     def begin(self, step: int) -> _Begun:
         """Look up the items of batch number `step` and their rows."""
         number, micro = divmod(step, self._accumulate)
-        first = self._first_slot + micro * self._batch_size
-        return _Begun(self, step, self.plan.step(number, first, first + self._batch_size))
+        ahead = self._ahead
+        if ahead is None or not ahead.first <= number < ahead.last:
+            ahead = self._ahead = self._look_ahead(number)
+        row, start = number - ahead.first, micro * self._batch_size
+        chosen = slice(start, start + self._batch_size)
+        run = ahead.planned
+        planned = Planned(
+            items=run.items[row, chosen],
+            slots=run.slots[row, chosen],
+            occurrence=run.occurrence[row, chosen],
+            is_first=None if run.is_first is None else run.is_first[row, chosen],
+            set_index=None if run.set_index is None else run.set_index[row, chosen],
+        )
+        begin = row * self._batch_size * self._accumulate + start
+        return _Begun(self, step, planned, ahead.located.part(begin, begin + self._batch_size))
+
+    def _look_ahead(self, number: int) -> _Ahead:
+        """Plan this rank's part of a run of steps, the first alone: it is waited for."""
+        width = self._batch_size * self._accumulate
+        steps = min(self._grow, self.plan.steps - number)
+        self._grow = max(1, min(self._grow * 4, _AHEAD_ITEMS // width))
+        planned = self.plan.look_ahead(number, steps, self._first_slot, self._first_slot + width)
+        draws = Draws(seed=self.plan.seed, epoch=self.plan.epoch, occurrence=planned.occurrence.ravel())
+        located = self.assembler.locate(np.ascontiguousarray(planned.items).ravel(), draws)
+        return _Ahead(first=number, last=number + steps, planned=planned, located=located)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """A run of steps, planned and located together."""
+
+    first: int
+    last: int
+    planned: Planned
+    """Arrays (steps, slots of this rank)."""
+    located: Located
 
 
 class _Begun:
     """One batch between plan and delivery; see `engine.Begun`."""
 
-    def __init__(self, recipe: StepRecipe, number: int, planned: Planned) -> None:
+    def __init__(self, recipe: StepRecipe, number: int, planned: Planned, located: Located) -> None:
         self._recipe, self._number, self._planned = recipe, number, planned
-        self._set_items(np.ascontiguousarray(planned.items))
+        self._set_items(np.ascontiguousarray(planned.items), located)
 
-    def _set_items(self, items: NDArray[np.int64]) -> None:
+    def _set_items(self, items: NDArray[np.int64], located: Located | None = None) -> None:
         plan = self._recipe.plan
         draws = Draws(seed=plan.seed, epoch=plan.epoch, occurrence=self._planned.occurrence)
-        self._draft, self._prepared = self._recipe.assembler.begin(self._number, items, draws)
+        self._draft, self._prepared = self._recipe.assembler.begin(self._number, items, draws, located)
         self.__dict__.pop("sizes", None)
 
     @property
