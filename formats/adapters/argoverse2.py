@@ -33,7 +33,7 @@ class Argoverse2Options:
     split: str | None = None
     """"train", "val", "test", or one log's or scenario's name; None takes all."""
     points_codec: Literal["points-lossless", "points-raw"] = "points-lossless"
-    """How sweeps are stored."""
+    """How sweeps are stored; both give every bit back."""
     licence: str = LICENCE
     """What the manifest says about the licence."""
 
@@ -59,7 +59,7 @@ def open_source(spec: SourceSpec) -> Source:
     if logs and scenarios:
         raise SourceError(
             f"cannot pack Argoverse 2 source {str(root)!r}: {len(logs)} sensor logs and {len(scenarios)} forecasting scenarios "
-            "do not belong in one set; give one of the folders, or choose by the option layout"
+            "do not belong in one set; give one of the folders, or choose with --layout"
         )
     if not logs and not scenarios:
         raise SourceError(
@@ -83,7 +83,7 @@ def find(root: Path, pattern: str, split: str | None) -> dict[str, Path]:
             if found.get(folder.name, folder) != folder:
                 raise SourceError(
                     f"cannot pack Argoverse 2 source {str(root)!r}: {folder.name!r} is in "
-                    f"{found[folder.name].parent.name!r} and in {folder.parent.name!r}; pack one split (option split)"
+                    f"{found[folder.name].parent.name!r} and in {folder.parent.name!r}; pack one split (--split)"
                 )
             found[folder.name] = folder
     return dict(sorted(found.items()))

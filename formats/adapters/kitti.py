@@ -40,16 +40,16 @@ class KittiOptions:
     each sensor's gaps are listed as ignored. Otherwise they are refused."""
     without_calibration: bool = False
     """Pack without `sensor_to_ego` and intrinsics where the calibration files were not downloaded."""
-    points_codec: Literal["points-lossless", "points-raw", "points-quantised"] = "points-lossless"
-    """How sweeps are stored."""
+    points_codec: Literal["points-lossless", "points-raw"] = "points-lossless"
+    """How sweeps are stored; both give every bit back (--lidar-precision puts them on a grid)."""
     licence: str = LICENCE
     """What the manifest says about the licence."""
 
     def __post_init__(self) -> None:
         if self.layout not in ("auto", "object", "raw", "odometry"):
             raise UsageError(f"layout {self.layout!r} is none of auto, object, raw, odometry")
-        if self.points_codec not in ("points-lossless", "points-raw", "points-quantised"):
-            raise UsageError(f"points_codec {self.points_codec!r} is none of points-lossless, points-raw, points-quantised")
+        if self.points_codec not in ("points-lossless", "points-raw"):
+            raise UsageError(f"points_codec {self.points_codec!r} is none of points-lossless, points-raw")
 
 
 def open_source(spec: SourceSpec) -> Source:

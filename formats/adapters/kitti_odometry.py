@@ -176,7 +176,7 @@ class KittiOdometry:
             try:
                 found[name] = read_calibration(folder / "calib.txt", _MATRICES)
             except FileNotFoundError:
-                reason = "is missing; download the calibration, or pack without it (option without_calibration)"
+                reason = "is missing; download the calibration, or pack without it (--without-calibration)"
                 problems.append(Problem(path=f"sequences/{name}/calib.txt", reason=reason, code="missing"))
             except (ValueError, OSError) as error:
                 reason = f"{error}; copy the file again"

@@ -217,7 +217,7 @@ class KittiRaw:
                 try:
                     read[name] = read_calibration(date / name, shapes)
                 except FileNotFoundError:
-                    reason = "is missing; download the date's calibration, or pack without it (option without_calibration)"
+                    reason = "is missing; download the date's calibration, or pack without it (--without-calibration)"
                     problems.append(Problem(path=where, reason=reason, code="missing"))
                 except (ValueError, OSError) as error:
                     problems.append(Problem(path=where, reason=f"{error}; copy the file again", code="layout"))
@@ -273,7 +273,7 @@ def gaps(
     if allow_missing:
         ignored.append(Ignored(path=where, reason=reason))
     else:
-        remedy = "download them, or take the drive as it is (option allow_missing)"
+        remedy = "download them, or take the drive as it is (--allow-missing)"
         problems.append(Problem(path=where, reason=f"{reason}; {remedy}", code="missing"))
 
 
