@@ -27,13 +27,15 @@ from .native_decode import default_decoder
 from .options import LoaderOptions
 from .plain import PlainState
 from .plan import Plan
+from .plan_sampler import PlanSampler
 from .sampler import Sampler
 from .sequential import Sequential
 from .shuffled import Shuffled
 from .state import State
 from .stats import LoaderStats
 from .steps import StepRecipe
-from .topology import Topology, detect_topology
+from .topology import Topology
+from .topology_detect import detect_topology
 
 __all__ = ["DataLoader"]
 
@@ -146,7 +148,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             "decoder": decoder,
         }
         self._options = _with_torchs(options or LoaderOptions(), prefetch_factor=prefetch_factor, timeout=timeout)
-        self._topology = topology or detect_topology()
+        self._given, self._found = topology, topology
+        self._is_fixed = topology is not None
         self._order = _sampler(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
         self._view = dataset.view
         self._decoder = decoder or default_decoder()
@@ -160,18 +163,37 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         self._position: State | None = None  # what the user has received
         self._is_loaded = False
         self._live: weakref.ref[_PackedIterator] | None = None
-        super().__init__(dataset, batch_size, num_workers=0, drop_last=self._order.drop_last)
-        self.num_workers = decode_threads(self._topology.local_size) if num_workers is None else num_workers
+        self._is_accelerate_prepared = True  # read by Accelerate, which would replace a loader that is not
+        super().__init__(dataset, batch_size, sampler=PlanSampler(self), num_workers=0, drop_last=self._order.drop_last)
+        self._chooses_threads = num_workers is None
+        self.num_workers = decode_threads(1) if num_workers is None else num_workers
+
+    @property
+    def topology(self) -> Topology:
+        """The place of this process: as given; else as found now, and kept once an iterator or a loaded state depends on it.
+
+        A loader may so be made before the process group, by scripts whose ranks a framework starts later.
+        """
+        if self._is_fixed and self._found is not None:
+            return self._found
+        found = detect_topology()
+        if self._found is not None and found != self._found and self._start is not None:
+            epoch, self._start, self._position = self._start.epoch, None, None  # their global batch was of another size
+            self._found = found
+            self._start = self._begin(epoch)
+        self._found = found
+        return found
 
     @property
     def global_batch_size(self) -> int:
         """B: samples of a step over all ranks and micro-batches."""
         assert self.batch_size is not None
-        return self.batch_size * self._topology.size * self._options.accumulate
+        return self.batch_size * self.topology.size * self._options.accumulate
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch annotates its private iterator class
         if self._plain is not None:
             return self._plain.begin(self, super().__iter__)
+        self._fix_topology()
         start = self._begin()
         self._start = start.next_epoch(self._view.info, self._order)
         self._position, self._is_loaded = start, False
@@ -226,12 +248,13 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
                 "cannot load a state while an iterator of this loader is under way: finish it, or delete it, and load before the "
                 "next one is made"
             )
+        self._fix_topology()
         self._start = self._position = State.from_json(state_dict).resume(
             self._view.info,
             self._order,
             seed=self._options.seed,
             batch_size=self.global_batch_size,
-            ranks=self._topology.size,
+            ranks=self.topology.size,
             accumulation=self._options.accumulate,
             strict_batch=self._options.strict_batch,
         )
@@ -249,13 +272,38 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             return super().__reduce__()
         return _unpickled, (type(self), self._packed_arguments, None if self._start is None else self.state_dict())
 
-    def _begin(self) -> State:
-        """Return where the next iterator begins."""
+    def planned_items(self) -> Iterator[int]:
+        """Yield the items that the next iterator will deliver to this rank, without reading any (−1: padding)."""
+        begin = self._begin()
+        plan, accumulate = begin.plan(self._view.info, self._order), self._options.accumulate
+        share = self.global_batch_size // self.topology.size
+        first = self.topology.rank * share
+        received = begin.inside.micro * share // accumulate if begin.inside else 0
+        for step in range(plan.first_step, plan.steps):
+            yield from plan.step(step, first + (received if step == plan.first_step else 0), first + share).items.tolist()
+
+    def _begin(self, epoch: int = 0) -> State:
+        """Return where the next iterator begins: at `epoch`, unless that is known already."""
+        place = self.topology  # looked at first: another one than before resets the start
         if self._start is None:
-            self._start = State.start(
-                self._view.info, self._order, seed=self._options.seed, epoch=0, batch_size=self.global_batch_size
-            )
+            assert self.batch_size is not None
+            global_batch = self.batch_size * place.size * self._options.accumulate
+            self._start = State.start(self._view.info, self._order, seed=self._options.seed, epoch=epoch, batch_size=global_batch)
         return self._start
+
+    def _fix_topology(self) -> None:
+        """Look the place up for good, as something is about to depend on it."""
+        if self._is_fixed and self._given is None and self._found is not None:
+            now = detect_topology()
+            if now.size > 1 and (now.rank, now.size) != (self._found.rank, self._found.size):
+                raise UsageError(
+                    f"this loader began as data rank {self._found.rank} of {self._found.size} ({self._found.source}), and this "
+                    f"process is now rank {now.rank} of {now.size} ({now.source}); make the loader again in each process"
+                )
+        place = self.topology
+        self._is_fixed = True
+        if self._chooses_threads:
+            self.num_workers = decode_threads(place.local_size)
 
     def _live_iterator(self) -> _PackedIterator | None:
         iterator = None if self._live is None else self._live()
@@ -268,7 +316,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             self._assembler,
             FaultPolicy(self._options, items=plan.view.items, epoch=plan.epoch),
             batch_size=self.batch_size,
-            rank=self._topology.rank,
+            rank=self.topology.rank,
             accumulate=self._options.accumulate,
             pin=self._pin,
         )
@@ -319,9 +367,7 @@ class _PackedIterator:
             raise
         step, micro = divmod(self._number, self._accumulate)
         self._number += 1
-        position = self._start.after(
-            self.plan, step=step, micro=micro, ranks=loader._topology.size, accumulation=self._accumulate
-        )
+        position = self._start.after(self.plan, step=step, micro=micro, ranks=loader.topology.size, accumulation=self._accumulate)
         batch["state"] = position.to_json()
         loader._position = position
         loader._stats.delivered(int(batch["valid"].sum()), batch.nbytes)

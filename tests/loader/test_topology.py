@@ -8,7 +8,8 @@ import pytest
 
 from headway.formats import UsageError
 from headway.loader.cores import decode_threads, usable_cores
-from headway.loader.topology import Topology, detect_topology
+from headway.loader.topology import Topology
+from headway.loader.topology_detect import detect_topology
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
