@@ -52,16 +52,14 @@ def once_samplers(draw: st.DrawFn, *, drop_last: bool | None = False) -> Sampler
     """Draw a sampler that hands out each item once an epoch."""
     drop = draw(st.booleans()) if drop_last is None else drop_last
     blocks = draw(st.none() | st.integers(1, 40))
-    return draw(
-        st.sampled_from(
-            [
-                Shuffled(block_items=blocks, span_blocks=draw(st.integers(1, 12)), drop_last=drop),
-                Sequential(drop_last=drop),
-                SlotSticky(chunk_items=blocks, drop_last=drop),
-                *([] if drop else [Evaluation()]),
-            ]
-        )
-    )
+    samplers: list[Sampler] = [
+        Shuffled(block_items=blocks, span_blocks=draw(st.integers(1, 12)), drop_last=drop),
+        Sequential(drop_last=drop),
+        SlotSticky(chunk_items=blocks, drop_last=drop),
+    ]
+    if not drop:
+        samplers.append(Evaluation())
+    return draw(st.sampled_from(samplers))
 
 
 @st.composite

@@ -24,7 +24,8 @@ def run(state: State, view: ViewInfo, sampler: Sampler, topology: Topology, micr
     steps = min(plan.steps - plan.first_step, -(-micros // topology.accumulation) + 1)
     ahead = plan.look_ahead(plan.first_step, steps).items
     share = topology.batch_size // topology.ranks
-    epoch, batches = state.epoch, []
+    epoch = state.epoch
+    batches: list[list[int]] = []
     while len(batches) < micros and state.epoch == epoch and state.steps_done < plan.steps:
         step, micro = state.steps_done, state.inside.micro if state.inside else 0
         by_rank = ahead[step - plan.first_step].reshape(topology.ranks, share)

@@ -13,8 +13,7 @@ from headway.loader.plan import Plan, ViewInfo
 from headway.loader.shares import WHOLE, Deal, shares
 from headway.loader.shuffled import Shuffled
 from headway.loader.state import State
-
-from ..laws.plans import view_of
+from tests.laws.plans import view_of
 
 SIZES = (50, 7, 123)
 VIEW = ViewInfo.joined([view_of(size, name=str(size)) for size in SIZES])

@@ -9,8 +9,7 @@ from headway.formats import UsageError
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.sampler import Sampler
 from headway.loader.sequential import Evaluation, Sequential
-
-from ..laws.plans import view_of
+from tests.laws.plans import view_of
 
 
 @pytest.mark.parametrize("sampler", [Sequential(), Evaluation()])

@@ -13,8 +13,7 @@ from headway.loader.draws import fold
 from headway.loader.permutation import permute
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.shuffled import BlockLine, Shuffled
-
-from ..laws.plans import view_of
+from tests.laws.plans import view_of
 
 
 def line_of_blocks(line: BlockLine, key: int) -> list[int]:
@@ -101,9 +100,10 @@ def test_dropped_items_differ_each_epoch() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for name in ("block_items", "span_blocks"):
-        with pytest.raises(UsageError, match=name):
-            Shuffled(**{name: 0})
+    with pytest.raises(UsageError, match="block_items"):
+        Shuffled(block_items=0)
+    with pytest.raises(UsageError, match="span_blocks"):
+        Shuffled(span_blocks=0)
 
 
 @pytest.mark.slow

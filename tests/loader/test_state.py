@@ -17,8 +17,7 @@ from headway.loader.sequential import Sequential
 from headway.loader.shuffled import Shuffled
 from headway.loader.slots import SEGMENTS
 from headway.loader.state import Inside, State
-
-from ..laws.plans import view_of
+from tests.laws.plans import view_of
 
 VIEW = view_of(100)
 SAMPLER = Shuffled(block_items=4)
@@ -89,8 +88,7 @@ def test_inside_a_step_only_the_same_ranks_and_accumulation_resume() -> None:
     for changed in ({"ranks": 4, "accumulation": 2}, {"ranks": 1, "accumulation": 2}, {"ranks": 2, "accumulation": 4}):
         with pytest.raises(StateError, match="inside"):
             resume(inside, **changed)
-    with pytest.raises(StateError, match="inside step"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.raises(StateError, match="inside step"):
         resume(inside, batch_size=16)
 
 
@@ -104,13 +102,13 @@ def test_another_batch_size_warns_once_and_names_both() -> None:
 
 
 def test_a_batch_size_without_steps_leaves_no_segment() -> None:
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="another batch size"):
         twelve = resume(at(4), batch_size=12)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="another batch size"):
         assert resume(twelve, batch_size=16).segments == ((8, 5), (16, 0))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="another batch size"):
         assert resume(twelve, batch_size=8) == at(4)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="another batch size"):
         assert resume(State.start(VIEW, SAMPLER, seed=3, epoch=2, batch_size=8), batch_size=12).segments == ((12, 0),)
 
 

@@ -11,8 +11,7 @@ from headway.formats import UsageError
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.state import State
 from headway.loader.sticky import SlotSticky
-
-from ..laws.plans import views
+from tests.laws.plans import views
 
 
 def check_is_first(view: ViewInfo, plan: Plan, *, begin: int) -> None:
