@@ -123,10 +123,11 @@ class History:
         for path in paths:
             for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
                 if line.endswith("\n"):
-                    values: dict[str, Any] = json.loads(line)  # Any: one type a field
-                    entries.append(
-                        Entry(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-                    )
+                    found = json.loads(line)
+                    values: dict[str, Any] = {  # Any: one type a field
+                        key: tuple(value) if isinstance(value, list) else value for key, value in found.items()
+                    }
+                    entries.append(Entry(**values))
         return cls(entries)
 
 
