@@ -26,7 +26,7 @@ _DIVISORS: Final = (1, 10, 100, 255, 1000, 10_000)
 # Consecutive firings, and the beam counts at which firing-ordered sweeps repeat (nuScenes: 32 raises 2.05x to 2.4x).
 _STRIDES: Final = (1, 16, 32, 64, 128)
 _GLANCE: Final = 256
-_RUN: Final = 512
+_RUN: Final = 256
 _RUNS: Final = 4
 # One value in 64 may be an exception: KITTI's few -0.0, a radar's NaN. Each costs 8 to 12 bytes.
 _PATCH_SHARE: Final = 64
