@@ -24,11 +24,13 @@ def image_size(data: memoryview | bytes, codec: str, limits: Limits = DEFAULT_LI
     if codec == "jpeg":
         width, height = _jpeg_size(data)
     elif codec == "png":
-        if len(data) < 24 or bytes(data[:8]) != _PNG:
+        if len(data) < 25 or bytes(data[:8]) != _PNG:
             raise DecodeError(f"expected a PNG signature, found {bytes(data[:8])!r}")
-        width, height = struct.unpack_from(">II", data, 16)
+        width, height, depth = struct.unpack_from(">IIB", data, 16)
+        if depth > 8:
+            raise DecodeError(f"expected a PNG of 8 bits a channel, found {depth}: a batch of levels would lose the lower ones")
     else:
-        raise UsageError(f"images of codec {codec!r} cannot be decoded yet; leave their sensor out of `images`")
+        raise UsageError(f"the size of images of codec {codec!r} is not in their bytes")
     if width < 1 or height < 1:
         raise DecodeError(f"expected a picture, found {width} × {height} px")
     if width > limits.image_side or height > limits.image_side or width * height > limits.image_pixels:

@@ -12,6 +12,9 @@ import pytest
 
 import headway
 from headway import NotASet, UsageError, Window
+from headway.formats.pack_options import PackOptions
+from headway.formats.packer import pack
+from tests.formats.ramp import ramp_spec
 
 
 def test_filters_and_exclusions_choose_the_items(drives_set: Path) -> None:
@@ -51,3 +54,11 @@ def test_opening_needs_no_torch(drives_set: Path) -> None:
     code = f"import sys, headway; headway.open({str(drives_set)!r}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "False"
+
+
+def test_images_that_cannot_be_decoded_yet_are_refused_by_name(tmp_path: Path) -> None:
+    location = tmp_path / "ramp"
+    pack(ramp_spec(drives=1), location, PackOptions(workers=1))
+    with pytest.raises(UsageError, match="'CAM' are rgb in codec 'raw'"):
+        headway.open(location)
+    assert len(headway.open(location, windows=[Window("LIDAR")])) == 4

@@ -158,6 +158,7 @@ def test_bytes_that_are_not_those_hashed_are_no_picture(decoder: Decoder) -> Non
         (b"\xff\xd8\xff\xd9\x00\x00", "jpeg", "0xFFD9"),
         (b"\xff\xd8\xff\xe0\x00\x10", "jpeg", "end of the data"),
         (b"GIF89a" + bytes(30), "png", "GIF89a"),
+        (bytes(cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1]), "png", "8 bits a channel, found 16"),
     ],
 )
 def test_sizes_of_what_is_no_image_are_errors_that_say_what_was_found(data: bytes, codec: str, found: str) -> None:
