@@ -198,7 +198,7 @@ def _sample(values: NDArray[Any]) -> NDArray[Any]:
 
 def _skip(sample: NDArray[Any]) -> int:
     length: int = sample.shape[1]
-    return min(_STRIDES[-1], length // 4)
+    return min(_STRIDES[-1], length // 3)  # a run is three times the longest stride; shorter columns try shorter strides
 
 
 def _runs(sample: NDArray[Any], stride: int, zigzag: bool) -> NDArray[Any]:
