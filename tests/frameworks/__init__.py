@@ -1,0 +1,1 @@
+"""Frameworks that launch ranks, as real two-process runs on this machine's CPU."""
