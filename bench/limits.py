@@ -19,9 +19,9 @@ import numpy as np
 import simplejpeg
 
 from ..formats import kernel
+from ..formats.image_header import image_size
 from ..formats.packed_set import PackedSet
 from ..loader.decode import Decoder, ImageJobs, PortableDecoder
-from ..loader.image_header import image_size
 from ..loader.images import Images
 from ..loader.native_decode import NativeDecoder
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .errors import DecodeError
+from .image_header import check_size
 from .limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["JpegFacts", "scan"]
@@ -127,13 +128,7 @@ def scan(data: bytes | memoryview, *, limits: Limits = DEFAULT_LIMITS) -> JpegFa
     if walk.frame is None or not walk.scans:
         raise DecodeError(f"expected a JPEG with a picture, found {walk.scans} scans and no frame; replace the file")
     process, precision, height, width, sampling = walk.frame
-    if width < 1 or height < 1:
-        raise DecodeError(f"expected a JPEG with a picture, found {width} × {height} px; replace the file")
-    if width > limits.image_side or height > limits.image_side or width * height > limits.image_pixels:
-        raise DecodeError(
-            f"expected at most {limits.image_pixels} px and sides up to {limits.image_side}, found {width} × {height}; "
-            "raise Limits.image_pixels or image_side if that is meant"
-        )
+    check_size(width, height, limits)
     return JpegFacts(
         width=width,
         height=height,

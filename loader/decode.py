@@ -18,8 +18,8 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from ..formats.image_header import image_size
 from ..formats.integrity import payload_hash
-from .image_header import image_size
 from .images import Images
 
 __all__ = ["BROKEN", "MISMATCH", "OK", "Decoder", "ImageJobs", "PortableDecoder", "level_table"]
@@ -124,7 +124,7 @@ class PortableDecoder:
         data, affine = jobs.data[job], jobs.affine[job]
         channels_first = jobs.look.layout == "chw"
         height, width = jobs.out.shape[2:] if channels_first else jobs.out.shape[1:3]
-        size = image_size(data, jobs.codecs[job])
+        size = image_size(data, jobs.codecs[job], most_bits=8)
         scale_x, scale_y = _scales(affine)
         if jobs.codecs[job] == "jpeg":
             picture, shrunk = self._jpeg(data, size, max(scale_x, scale_y))

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, UsageError
+from ..formats.image_header import image_size
 from .column_field import shared_columns, take_columns, with_matrices
 from .decode import BROKEN, Decoder, ImageJobs
 from .draft import Draft, Prepared, Task
 from .image_draw import image_keys
-from .image_header import image_size
 from .images import Images
 from .payloads import PayloadReader
 
@@ -138,7 +138,7 @@ class ImageField:
             for place, payload, payload_hash in zip(places.tolist(), data, hashes.tolist(), strict=True):
                 row = int(flat_rows[place])
                 try:
-                    width, height = image_size(payload, str(part.reader.sensor.codec))
+                    width, height = image_size(payload, str(part.reader.sensor.codec), most_bits=8)
                 except DecodeError as error:
                     draft.fail(self._sample(place), _why(part.reader, row, str(error)))
                     continue
@@ -178,7 +178,7 @@ def native_size(reader: PayloadReader) -> tuple[int, int]:
     if not len(reader.timeline):
         raise UsageError(f"sensor {reader.sensor.name!r} has no images in this set, so its size is unknown; give Images a size")
     try:
-        width, height = image_size(reader.read(0), str(reader.sensor.codec))
+        width, height = image_size(reader.read(0), str(reader.sensor.codec), most_bits=8)
     except DecodeError as error:
         raise reader.undecodable(0, str(error)) from error
     return height, width

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DecodeError
+from ..image_header import image_size
 from ..limits import DEFAULT_LIMITS
 from ..schema import Column
 
@@ -25,7 +26,6 @@ __all__ = [
     "Folder",
     "Layout",
     "is_inside",
-    "jpeg_size",
     "layout_fault",
     "layout_fault_of_file",
     "read_image",
@@ -180,8 +180,13 @@ def read_image(path: Path, what: str, width: int, height: int) -> bytes:
     Whether the rest decodes is for whoever packs it to check. A width of 0 means that the table does not say.
     """
     data = _read(path, what)
-    size = jpeg_size(data)
-    if width > 0 and height > 0 and size is not None and size != (width, height):
+    if width < 1 or height < 1:
+        return data
+    try:
+        size = image_size(data, "jpeg")
+    except DecodeError:
+        return data
+    if size != (width, height):
         raise DecodeError(
             f"cannot take {what}: it is {size[0]} × {size[1]} pixels, its sample_data row says {width} × {height}, so the "
             "intrinsics would not fit; download tables and images of one version"
@@ -192,17 +197,6 @@ def read_image(path: Path, what: str, width: int, height: int) -> bytes:
 def read_labels(path: Path, what: str) -> NDArray[Any]:
     """Return the lidarseg labels of a sweep: uint8, one a point, in the sweep's order."""
     return np.frombuffer(_read(path, what), np.dtype([("label", "u1")]))
-
-
-def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Return (width, height) of a JPEG's frame header, None if there is none to be found."""
-    at = 2 if data[:2] == b"\xff\xd8" else len(data)
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
 
 
 def read_radar(path: Path, what: str) -> NDArray[Any]:

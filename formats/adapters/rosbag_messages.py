@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 
 from ..errors import DecodeError
+from ..image_header import codec_of, image_size
 from ..schema import Camera, Column, Sensor
 from ..source import Payload
 from .rosbag_tf import pose_of
@@ -79,9 +80,10 @@ class _Compressed:
 
     def sensor(self, name: str, message: Message) -> Sensor:
         data = self.payload(None, message)
-        if data[:2] == b"\xff\xd8":
+        codec = codec_of(data)
+        if codec == "jpeg":
             return Sensor(name=name, kind="image", codec="jpeg", columns=_SIZE, camera=Camera())
-        if data[:8] == b"\x89PNG\r\n\x1a\n":
+        if codec == "png":
             depth = "depth" in message.format.lower() or (data[25] == 0 and data[24] == 16)
             return Sensor(name=name, kind="image", codec="png", columns=_SIZE, camera=Camera(colour="depth" if depth else "rgb"))
         raise NotTaken(
@@ -89,7 +91,7 @@ class _Compressed:
         )
 
     def columns(self, message: Message) -> Values:
-        width, height = _encoded_size(self.payload(None, message))
+        width, height = _stated_size(self.payload(None, message))
         return {"width": width, "height": height}
 
     def payload(self, sensor: Sensor | None, message: Message) -> bytes:
@@ -294,18 +296,12 @@ CONVERTERS: Final[Mapping[str, Converter]] = {
 }
 
 
-def _encoded_size(data: bytes) -> tuple[int, int]:
-    """Width and height from the header of a JPEG or PNG; the full check is the packer's."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
-        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    # The frame header (SOF0 to SOF15 without DHT, JPG, DAC) holds precision, height, width.
-    at = 2
-    while at + 9 < len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
-        at += 2 + length
-    return 0, 0
+def _stated_size(data: bytes) -> tuple[int, int]:
+    """Width and height from the header of a JPEG or PNG, zeros where it has none; the full check is the packer's."""
+    try:
+        return image_size(data, codec_of(data) or "jpeg")
+    except DecodeError:
+        return 0, 0
 
 
 def is_rectified(topic: str) -> bool:

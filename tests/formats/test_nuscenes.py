@@ -19,7 +19,6 @@ from headway.formats.adapters import SourceSpec, open_source
 from headway.formats.adapters import json_rows as json_rows_module
 from headway.formats.adapters.json_rows import json_rows
 from headway.formats.adapters.nuscenes import NuScenes, NuScenesOptions
-from headway.formats.adapters.nuscenes_files import jpeg_size
 from headway.formats.adapters.nuscenes_tables import TokenIndex, to_stamps
 from headway.formats.source import SourceDrive
 from headway.tools.synthetic import write_nuscenes
@@ -384,16 +383,3 @@ def test_token_index_finds_what_a_dict_finds(held: list[str], asked: list[str]) 
 def test_integer_microseconds_become_exact_nanoseconds(stamp: int) -> None:
     assert to_stamps(np.array([stamp])).tolist() == [stamp * 1000]
     assert to_stamps(np.array([float(stamp)])).tolist() == [stamp * 1000]
-
-
-def test_image_size_is_read_from_any_jpeg(real_data: Path) -> None:
-    sizes = {
-        "progressive_420_q90.jpg": (1600, 900),
-        "odd_size_1599x899_q85.jpg": (1599, 899),
-        "cmyk_1600x900_q75.jpg": (1600, 900),
-        "truncated_50pct.jpg": (1600, 900),
-        "png_named_jpg.jpg": None,
-        "empty.jpg": None,
-    }
-    for name, size in sizes.items():
-        assert jpeg_size((real_data / "jpeg_odd" / "derived" / name).read_bytes()) == size
