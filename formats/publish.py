@@ -45,19 +45,29 @@ class Staging:
         """Create and lock the directory; what an earlier run left in it is removed unless `keep`."""
         self._check_destination()
         self._made_destination = not self.destination.exists()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            for entry in list(self.path.iterdir()):
+                if entry.name != _LOCK_NAME and (not keep or entry.suffix == ".tmp"):
+                    _remove(entry)
+        except OSError:
+            if self._lock is not None and not keep:
+                self.clear()
+            else:
+                self.release()
+                self._forget_empty()
+            raise
+
+    def _take_lock(self) -> None:
         self._lock = os.open(self.path / _LOCK_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            os.close(self._lock)
-            self._lock = None
+            self.release()
             raise UsageError(
                 f"cannot pack into {str(self.destination)!r}: another packer is at work there; wait for it or go elsewhere"
             ) from error
-        for entry in list(self.path.iterdir()):
-            if entry.name != _LOCK_NAME and (not keep or entry.suffix == ".tmp"):
-                _remove(entry)
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Move the staged files that `manifest` names into place, commit it, and return it with its digest."""
@@ -112,11 +122,13 @@ class Staging:
         """Remove the staging directory, and the destination too if this run made it and nothing is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
-        if self._made_destination:
-            try:
-                self.destination.rmdir()
-            except OSError:
-                self._made_destination = False
+        self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        """Remove directories this run made, as far as nothing is in them."""
+        for directory in (self.path, self.destination) if self._made_destination else (self.path,):
+            with suppress(OSError):
+                directory.rmdir()
 
     def release(self) -> None:
         """Give up the lock and leave the staged files for a later run to resume."""
