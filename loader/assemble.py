@@ -19,6 +19,7 @@ from .draft import Draft, Draws, Field, Prepared, Task
 from .image_field import ImageField, ImagePart, native_size
 from .images import Images, match_sensors
 from .motion_field import SweepsField, TrajectoryField
+from .padding import Padding, pad
 from .payloads import PayloadReader
 from .point_field import PointField
 from .read_set import Resolved
@@ -49,8 +50,10 @@ class Located:
 class Assembler:
     """Puts batches of one view together; has no state that changes, and may be shared by threads."""
 
-    def __init__(self, packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> None:
-        self._packed, self._view = packed, view
+    def __init__(
+        self, packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder, padding: Sequence[Padding] = ()
+    ) -> None:
+        self._packed, self._view, self._padding = packed, view, padding
         self._drive_names = np.array([drive.name for drive in packed.drives], object)
         self.fields: list[Field] = _fields(packed, view, images, decoder)
         keys = [field.key for field in self.fields]
@@ -95,7 +98,7 @@ class Assembler:
             stamp[there] = self._packed.frame_stamps(frames)
             frame[there] = frames - self._packed.frame_starts[drives]
             drive[there] = self._drive_names[drives]
-        return {**draft.entries, "stamp": stamp, "frame": frame, "drive": drive.tolist()}
+        return {**pad(draft.entries, self._padding), "stamp": stamp, "frame": frame, "drive": drive.tolist()}
 
 
 def _fields(packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> list[Field]:

@@ -15,6 +15,7 @@ from .decode import Decoder
 from .draft import Draws
 from .images import Images
 from .native_decode import default_decoder
+from .padding import Padding
 from .view import AnyWindow, View
 
 __all__ = ["Dataset", "open_dataset"]
@@ -28,6 +29,7 @@ def open_dataset(
     *,
     windows: Sequence[AnyWindow] = (),
     images: Sequence[Images] | Images = (),
+    padding: Sequence[Padding] | Padding = (),
     where: Where = None,
     exclude: Exclude = (),
     limits: Limits = DEFAULT_LIMITS,
@@ -40,6 +42,7 @@ def open_dataset(
             payload of the frame.
         images: how images are to look (`Images`); sensors that none of them names are not read. Without any, all cameras at
             their own size.
+        padding: which points and tables come padded to stable shapes (`Padding`).
         where: which frames are items: a boolean `pyarrow.compute` expression over the facts of frames, or frame numbers.
         exclude: drives, or (drive, frame) pairs, to leave out.
         limits: sizes above which data is refused.
@@ -49,7 +52,9 @@ def open_dataset(
         UsageError: windows, images or filters do not fit it.
     """
     looks = (images,) if isinstance(images, Images) else tuple(images)
-    return Dataset(open_set(location, limits=limits), windows=tuple(windows), images=looks, where=where, exclude=tuple(exclude))
+    pads = (padding,) if isinstance(padding, Padding) else tuple(padding)
+    packed = open_set(location, limits=limits)
+    return Dataset(packed, windows=tuple(windows), images=looks, padding=pads, where=where, exclude=tuple(exclude))
 
 
 class Dataset:
@@ -70,18 +75,19 @@ class Dataset:
         *,
         windows: Sequence[AnyWindow] = (),
         images: Sequence[Images] = (),
+        padding: Sequence[Padding] = (),
         where: Where = None,
         exclude: Exclude = (),
     ) -> None:
         self.packed = packed
-        self.images = tuple(images)
+        self.images, self.padding = tuple(images), tuple(padding)
         self.view = View(packed, windows=windows, where=where, exclude=exclude)
-        self._arguments = {"windows": windows, "images": images, "where": where, "exclude": exclude}
+        self._arguments = {"windows": windows, "images": images, "padding": padding, "where": where, "exclude": exclude}
         self._assembler = self.assembler(default_decoder())
 
     def assembler(self, decoder: Decoder) -> Assembler:
         """Return what puts batches of this dataset together, with `decoder` for the images."""
-        return Assembler(self.packed, self.view, self.images, decoder)
+        return Assembler(self.packed, self.view, self.images, decoder, self.padding)
 
     def __len__(self) -> int:
         return len(self.view)
@@ -135,6 +141,6 @@ def _reopened(packed: PackedSet, arguments: dict[str, Any]) -> Dataset:  # Any: 
 def _first(value: Any) -> Any:  # Any: nested, see Batch
     """Take the only sample out of a batch of one; packed points have no batch axis and stay as they are."""
     if isinstance(value, dict):
-        whole = {"points", "offsets", "columns", "fields", "sensors"}
+        whole = {"columns", "coordinates", "sensors"} | ({"points", "offsets", "fields"} if "offsets" in value else set())
         return {name: item if name in whole else _first(item) for name, item in value.items()}
     return value[0]

@@ -71,8 +71,8 @@ def _world(environ: Mapping[str, str]) -> Sighting | None:
     if not seen:
         if environ.get("WORLD_SIZE", "1") != "1":
             raise UsageError(
-                f"the environment says WORLD_SIZE={environ['WORLD_SIZE']}, and nothing says which rank this is: RANK is not set and "
-                f"torch.distributed is not initialised; iterate after init_process_group, or {_REMEDY}"
+                f"the environment says WORLD_SIZE={environ['WORLD_SIZE']}, and nothing says which rank this is: RANK is not set, "
+                f"and torch.distributed is not initialised; iterate after init_process_group, or {_REMEDY}"
             )
         return None
     local_rank, local_size = local_of(environ, seen[0].rank, seen[0].size)
