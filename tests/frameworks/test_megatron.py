@@ -1,0 +1,31 @@
+"""Megatron-core's groups: peers of a model-parallel group get identical batches, data ranks get the plan's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .ranks import Ranks, needs
+
+needs("megatron.core")
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("axis", ["tensor", "pipeline", "context"])
+def test_peers_get_identical_batches(frames_set: Path, tmp_path: Path, axis: str) -> None:
+    """mosaicml/streaming#725: how the model is split leaves the global order alone."""
+    ranks = Ranks(program="megatron_ranks", set_path=frames_set, out=tmp_path)
+    ranks.start("--kind", axis, ranks=4)
+    received = {rank: [entry for entry in ranks.entries("first", rank) if "ids" in entry] for rank in range(4)}
+    places = {rank: ranks.facts("first", rank)["topology"] for rank in range(4)}
+    assert {(place["rank"], place["size"], place[axis]["rank"], place[axis]["size"]) for place in places.values()} == {
+        (data, 2, peer, 2) for data in range(2) for peer in range(2)
+    }
+    by_data: dict[int, list[int]] = {}
+    for rank, place in places.items():
+        by_data.setdefault(place["rank"], []).append(rank)
+    for one, other in by_data.values():
+        assert received[one] == received[other]
+    halves = [[entry["ids"] for entry in received[by_data[data][0]]] for data in range(2)]
+    assert [one + other for one, other in zip(*halves, strict=True)] == ranks.planned(4)
