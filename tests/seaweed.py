@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,8 @@ def seaweed(folder: Path, *, buckets: tuple[str, ...] = ("sets",)) -> Iterator[S
         "volume.port": ports[1],
         "filer.port": ports[2],
         "s3.port": ports[3],
+        "s3.port.iceberg": 0,  # fixed ports of servers nobody here asks: two of us could not run side by side
+        "s3.port.lance": 0,
         "master.port.grpc": ports[4],
         "volume.port.grpc": ports[5],
         "filer.port.grpc": ports[6],
@@ -76,7 +78,8 @@ def seaweed(folder: Path, *, buckets: tuple[str, ...] = ("sets",)) -> Iterator[S
             _make_bucket(folder, ports[2], bucket)
         yield S3Server(endpoint)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
