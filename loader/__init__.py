@@ -7,12 +7,14 @@ from .dataset import Dataset, open_dataset
 from .decode import Decoder, ImageJobs
 from .images import Images
 from .options import LoaderOptions
+from .padding import Padding
 from .sequential import Evaluation, Sequential
 from .shuffled import Shuffled
 from .state import State
 from .sticky import SlotSticky
 from .sweeps import Sweeps
-from .topology import Topology
+from .topology import Peers, Topology
+from .topology_detect import mesh_topology
 from .trajectory import Trajectory
 from .view import View
 from .weighted import Weighted
@@ -26,6 +28,8 @@ __all__ = [
     "ImageJobs",
     "Images",
     "LoaderOptions",
+    "Padding",
+    "Peers",
     "Sequential",
     "Shuffled",
     "SlotSticky",
@@ -38,5 +42,6 @@ __all__ = [
     "Weighted",
     "Window",
     "class_balanced",
+    "mesh_topology",
     "open_dataset",
 ]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headway.loader import Evaluation as Evaluation
     from headway.loader import Images as Images
     from headway.loader import LoaderOptions as LoaderOptions
+    from headway.loader import Padding as Padding
+    from headway.loader import Peers as Peers
     from headway.loader import Sequential as Sequential
     from headway.loader import Shuffled as Shuffled
     from headway.loader import SlotSticky as SlotSticky
@@ -37,9 +39,13 @@ if TYPE_CHECKING:
     from headway.loader import WeightTable as WeightTable
     from headway.loader import Window as Window
     from headway.loader import class_balanced as class_balanced
+    from headway.loader import mesh_topology as mesh_topology
     from headway.loader import open_dataset as open
     from headway.loader.batch import Batch as Batch
+    from headway.loader.context_part import context_part as context_part
     from headway.loader.dataloader import DataLoader as DataLoader
+    from headway.loader.numpy_view import numpy_batches as numpy_batches
+    from headway.loader.share import Shared as Shared
 
 __version__ = "0.1.0"
 
@@ -57,8 +63,11 @@ _HOMES = {
     "LoaderOptions": "headway.loader",
     "MissingExtra": "headway.formats",
     "NotASet": "headway.formats",
+    "Padding": "headway.loader",
+    "Peers": "headway.loader",
     "Sequential": "headway.loader",
     "SetError": "headway.formats",
+    "Shared": "headway.loader.share",
     "Shuffled": "headway.loader",
     "SlotSticky": "headway.loader",
     "SourceError": "headway.formats",
@@ -75,6 +84,9 @@ _HOMES = {
     "Window": "headway.loader",
     "WorkerDied": "headway.formats",
     "class_balanced": "headway.loader",
+    "context_part": "headway.loader.context_part",
+    "mesh_topology": "headway.loader",
+    "numpy_batches": "headway.loader.numpy_view",
     "open": "headway.loader",
 }
 # Public name → its name at home, where they differ: only `headway.open` may be called like the built-in.
@@ -93,8 +105,11 @@ __all__ = [
     "LoaderOptions",
     "MissingExtra",
     "NotASet",
+    "Padding",
+    "Peers",
     "Sequential",
     "SetError",
+    "Shared",
     "Shuffled",
     "SlotSticky",
     "SourceError",
@@ -112,6 +127,9 @@ __all__ = [
     "WorkerDied",
     "__version__",
     "class_balanced",
+    "context_part",
+    "mesh_topology",
+    "numpy_batches",
     "open",
 ]
 

@@ -11,7 +11,9 @@ import pytest
 import headway
 
 
-@pytest.mark.parametrize("name", ["batch", "dataloader", "dataset", "images", "options", "topology"])
+@pytest.mark.parametrize(
+    "name", ["batch", "context_part", "dataloader", "dataset", "images", "numpy_view", "options", "padding", "share", "topology"]
+)
 def test_examples_run_as_written(name: str, drives_set: Path) -> None:
     module = importlib.import_module(f"headway.loader.{name}")
     result = doctest.testmod(module, extraglobs={"drives_set": drives_set, "headway": headway})
