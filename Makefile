@@ -5,14 +5,17 @@ BIN    := $(VENV)/bin
 # The install is repeated only when what it depends on has changed, so a second run needs no network.
 STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q
+# Training frameworks, on top of $(VENV): its site-packages are theirs, so torch and headway are installed once.
+FRAMEWORKS := .venv-frameworks
 
-.PHONY: help install typetree demo test lint types sanitize ci full clean
+.PHONY: help install typetree demo test lint types sanitize frameworks ci full clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    install, make synthetic drives, pack them, stream them on two ranks, draw demo/overview.png"
 	@echo "make test    install, run the core tests (under 10 minutes on 2 cores)"
 	@echo "make lint    ruff;  make types   mypy --strict"
+	@echo "make frameworks  install training frameworks beside it, run each on two ranks (about 15 minutes)"
 	@echo "make ci      everything a change must pass (under 60 minutes)"
 	@echo "make full    the reliability figures at full size, before a release"
 	@echo "make clean   remove .venv, build and demo"
@@ -44,7 +47,18 @@ types: typetree
 sanitize: $(STAMP)
 	@$(BIN)/python tests/sanitize.py
 
-ci: lint types test sanitize
+$(FRAMEWORKS)/.installed: $(STAMP) tests/frameworks/requirements.txt
+	@echo "== installing into $(FRAMEWORKS) (first time: a few minutes)"
+	@test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(FRAMEWORKS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/development.pth"
+	@$(FRAMEWORKS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -r tests/frameworks/requirements.txt
+	@touch $@
+
+frameworks: $(FRAMEWORKS)/.installed
+	@$(FRAMEWORKS)/bin/python -m pytest -q -m frameworks tests/frameworks
+
+ci: lint types test sanitize frameworks
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 
@@ -52,4 +66,4 @@ full: $(STAMP)
 	@$(PYTEST) -m "full"
 
 clean:
-	rm -rf $(VENV) build dist demo *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) build dist demo *.egg-info
