@@ -4,11 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The install is repeated only when what it depends on has changed, so a second run needs no network.
 STAMP  := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -q
+PYTEST := $(BIN)/python -m pytest -q -n logical
 # Training frameworks, on top of $(VENV): its site-packages are theirs, so torch and headway are installed once.
 FRAMEWORKS := .venv-frameworks
 
-.PHONY: help install typetree demo test lint types sanitize frameworks ci full clean
+.PHONY: help install typetree demo test lint types pure sanitize frameworks ci full clean
 .DEFAULT_GOAL := help
 
 help:
@@ -58,7 +58,11 @@ $(FRAMEWORKS)/.installed: $(STAMP) tests/frameworks/requirements.txt
 frameworks: $(FRAMEWORKS)/.installed
 	@$(FRAMEWORKS)/bin/python -m pytest -q -m frameworks tests/frameworks
 
-ci: lint types test sanitize frameworks
+pure: $(STAMP)
+	@echo "== the loader without the native core"
+	@HEADWAY_NATIVE=0 $(PYTEST) -m "not full and not frameworks and not gpu" tests/loader tests/gpu_decode
+
+ci: lint types test pure sanitize frameworks
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 
