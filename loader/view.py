@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, UsageError, canonical_json
-from .cache_directory import cache_directory
+from ..formats.cache_directory import cache_directory
 from .draws import key
 from .frame_facts import FrameFacts
 from .item_index import open_index

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headway.formats import StoreError
-from headway.loader.cache_directory import cache_directory, private_directory
+from headway.formats.cache_directory import cache_directory, private_directory
 from headway.loader.item_index import CHUNK_FRAMES, open_index
 
 FRAMES = 3 * CHUNK_FRAMES + 5

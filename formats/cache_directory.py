@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from ..formats import StoreError
+from .errors import StoreError
 
 __all__ = ["cache_directory", "private_directory"]
 
