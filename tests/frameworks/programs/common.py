@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kill-after", type=int, default=0, help="steps after which this process kills itself; 0: never")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--kind", default="")
+    parser.add_argument("--port", type=int, default=0)
     return parser.parse_args()
 
 

@@ -1,0 +1,28 @@
+"""JAX: global arrays from two processes' batches; what JAX would cut to 32 bits stays numpy."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from .ranks import Ranks, needs
+
+needs("jax")
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_two_processes_make_global_arrays(frames_set: Path, tmp_path: Path) -> None:
+    ranks = Ranks(program="jax_ranks", set_path=frames_set, out=tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks.start("--port", str(port))
+    plan = ranks.planned(4)
+    assert ranks.steps("first") == plan
+    for rank in range(2):
+        for entry, items in zip(ranks.entries("first", rank), plan, strict=True):
+            assert entry["is_global"]
+            assert entry["shape"] == [4, 1]
+            assert entry["there"] == sum(item >= 0 for item in items)
