@@ -40,32 +40,20 @@ def write_bag(path: Path, topics: dict[str, tuple[str, list[tuple[int, Any]]]]) 
 
 def cloud(stamp: int, records: np.ndarray[Any, Any], *, big: bool, padding: int, height: int = 1) -> Any:
     """A PointCloud2 of x, y, z float32, t uint32, with unused bytes behind each point and each row."""
-    kinds = {"f": 7, "u": 6}
+    codes = {"f": 7, "u": 6}  # PointField's FLOAT32 and UINT32
+    names, order = list(records.dtype.names or ()), ">" if big else "<"
     step = records.dtype.itemsize + 4
-    order = ">" if big else "<"
-    layout = np.dtype(
-        {
-            "names": records.dtype.names,
-            "formats": [records.dtype[name].newbyteorder(order) for name in records.dtype.names or ()],
-            "offsets": [records.dtype.fields[name][1] for name in records.dtype.names or ()],  # type: ignore[index]  # a structured dtype has fields
-            "itemsize": step,
-        }
-    )
+    offsets = {name: 4 * place for place, name in enumerate(names)}
+    formats = [records.dtype[name].newbyteorder(order) for name in names]  # type: ignore[arg-type]  # one of two literals
+    padded = np.zeros(len(records), {"names": names, "formats": formats, "offsets": list(offsets.values()), "itemsize": step})
+    for name in names:
+        padded[name] = records[name]
     width = len(records) // height
     rows = np.full((height, width * step + padding), 0xEE, np.uint8)
-    padded = np.full(len(records), 0, layout)
-    for name in records.dtype.names or ():
-        padded[name] = records[name]
     rows[:, : width * step] = padded.view(np.uint8).reshape(height, width * step)
     fields = [
-        message(
-            "sensor_msgs/msg/PointField",
-            name=name,
-            offset=layout.fields[name][1],
-            datatype=kinds[records.dtype[name].kind],
-            count=1,
-        )  # type: ignore[index]  # likewise
-        for name in records.dtype.names or ()
+        message("sensor_msgs/msg/PointField", name=name, offset=offsets[name], datatype=codes[records.dtype[name].kind], count=1)
+        for name in names
     ]
     return message(
         "sensor_msgs/msg/PointCloud2",

@@ -37,12 +37,12 @@ def test_samples_become_frames(tmp_path: Path) -> None:
         if name == "note":
             assert timeline.own is not None
             assert timeline.own.tolist() == [-1, 0, -1, 1, -1]
-    front, value = drive.timelines["cam.front"].read, drive.timelines["value"].read
+    front, stored = drive.timelines["cam.front"].read, drive.timelines["value"].read
     assert front is not None
-    assert value is not None
+    assert stored is not None
     for i in range(5):
         assert front(i) == b"\xff\xd8" + bytes([i])
-        np.testing.assert_array_equal(value(i), values[i])
+        np.testing.assert_array_equal(np.asarray(stored(i)), values[i])
 
 
 def write(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
