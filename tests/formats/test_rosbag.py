@@ -44,7 +44,7 @@ def cloud(stamp: int, records: np.ndarray[Any, Any], *, big: bool, padding: int,
     names, order = list(records.dtype.names or ()), ">" if big else "<"
     step = records.dtype.itemsize + 4
     offsets = {name: 4 * place for place, name in enumerate(names)}
-    formats = [records.dtype[name].newbyteorder(order) for name in names]  # type: ignore[arg-type]  # one of two literals
+    formats = [records.dtype[name].newbyteorder(order) for name in names]
     padded = np.zeros(len(records), {"names": names, "formats": formats, "offsets": list(offsets.values()), "itemsize": step})
     for name in names:
         padded[name] = records[name]
