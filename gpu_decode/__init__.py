@@ -1,5 +1,28 @@
 """Encoded payloads → training tensors: decoders, geometry-consistent augmentation, device transfer."""
 
+from .bev import FlipBev, RotateBev, ScaleBev, TranslateBev
+from .colour import GridMask, Normalise, PhotometricDistortion
+from .geometry import boxes_to_ego, points_to_image
 from .image_augment import RandomResizedCrop, ResizeCropFlip
+from .point_ops import DropPoints, FilterRange, ShufflePoints
+from .policy import RECIPES, Policy, read_policy
 
-__all__ = ["RandomResizedCrop", "ResizeCropFlip"]
+__all__ = [
+    "RECIPES",
+    "DropPoints",
+    "FilterRange",
+    "FlipBev",
+    "GridMask",
+    "Normalise",
+    "PhotometricDistortion",
+    "Policy",
+    "RandomResizedCrop",
+    "ResizeCropFlip",
+    "RotateBev",
+    "ScaleBev",
+    "ShufflePoints",
+    "TranslateBev",
+    "boxes_to_ego",
+    "points_to_image",
+    "read_policy",
+]

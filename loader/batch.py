@@ -8,12 +8,15 @@ batch["camera"]        one entry per image group, by its name:
     "sensors"          the N names
 batch["LIDAR_TOP"]     one entry per points sensor, by its (window's) name:
     "points"           float32 [ΣN, C], all sweeps end to end; "offsets" int64 [B·T + 1]: where each begins
+    "coordinates"      "sensor", "ego" or "world": the frame of its coordinates, as the schema says
     "columns"          the C names; "fields": {name: tensor} for what float32 cannot hold
     "sensor_to_ego" …  its columns [B, T, …]; "stamp", "sync_error", "mask" [B, T]
-batch["boxes"]         one entry per table: each field [B, T, M, …], zero-padded; "count" int64 [B, T]; text as lists
+batch["boxes"]         one entry per table: each field [B, T, M, …], zero-padded; "count" int64 [B, T]; text as lists;
+                       "coordinates" as for points
 batch["ego"]           one entry per timeline of columns: each column [B, T, …], poses as [B, T, 4, 4]
 batch["trajectory"]    "pose" [B, T, 4, 4], "position" [B, T, 3], "yaw", "stamp", "mask" [B, T]
 batch["id"], ["replaced"], ["slot"]   int64 [B]: planned item (−1 padding), item delivered instead (−1 none), global slot
+batch["occurrence"], ["epoch"]        int64 [B]: which visit of the item this is, in which epoch: with the seed, what draws are keyed by
 batch["valid"]         bool [B]: False for padding and masked samples, which are zero-filled, counts 0
 batch["stamp"], ["frame"]   int64 [B]: reference stamp, ns; number of the frame in its drive (−1 padding)
 batch["drive"]         list of B names ("" padding)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, CorruptShard, DecodeError, UsageError
 from ..formats.points import decode_points
-from .column_field import window_entry
+from .column_field import gather_columns, window_entry
 from .draft import Draft, Prepared, Task
 from .payloads import PayloadReader
 from .point_field import count_all
@@ -66,7 +66,16 @@ class SweepsField:
 
     def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
         window = draft.windows[self._window]
-        draft.entries[self.key] = entry = {"columns": list(self._columns), **window_entry(window, 0)}
+        sensor = self._reader.sensor
+        draft.entries[self.key] = entry = {
+            "columns": list(self._columns),
+            "coordinates": sensor.frame,
+            **window_entry(window, 0),
+        }
+        # The cloud lies in the frame of its key sweep, so the poses are that sweep's: [B, 1, 4, 4].
+        key_rows = np.take_along_axis(window.rows[..., 0], np.argmax(window.steps == 0, axis=1)[:, None], 1)
+        poses = [sensor.column(SENSOR_TO_EGO), sensor.column(EGO_TO_WORLD)]
+        entry.update(gather_columns(self._reader.timeline, poses, key_rows))
         clouds: list[NDArray[np.float32] | None] = [None] * len(draft.items)
         draft.finishers.append(partial(_join, clouds, memory[0].view(np.float32), len(self._columns), entry))
         return [

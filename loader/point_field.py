@@ -64,6 +64,7 @@ class PointField:
             "points": points,
             "offsets": offsets,
             "columns": list(self._columns),
+            "coordinates": self._reader.sensor.frame,
             **window_entry(draft.windows[self._window], self._place),
         }
         if apart:

@@ -121,6 +121,8 @@ class _Begun:
         contents["id"] = planned.items.copy()
         contents["replaced"] = np.where((delivered != planned.items) & (delivered >= 0), delivered, -1)
         contents["slot"] = planned.slots.copy()
+        contents["occurrence"] = planned.occurrence.copy()
+        contents["epoch"] = np.full(len(delivered), recipe.plan.epoch, np.int64)
         contents["valid"] = delivered >= 0
         if planned.is_first is not None:
             contents["is_first"] = planned.is_first.copy()

@@ -40,6 +40,8 @@ class TableField:
     def _fill(self, draft: Draft) -> list[Task]:
         window = draft.windows[self._window]
         draft.entries[self.key] = entry = window_entry(window, self._place)
+        if self._reader.sensor.kind == "table":
+            entry["coordinates"] = self._reader.sensor.frame
         rows = window.rows[..., self._place]
         return [Task(partial(self._read, draft, rows, entry), f"{self._reader.sensor.kind} {self.key!r}")]
 
