@@ -28,7 +28,18 @@ from .pack_options import PackOptions, Progress
 from .packed_set import PackedSet, open_set
 from .packer import PackReport, pack
 from .repair import RepairReport, repair_set
-from .schema import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, Camera, Column, Schema, Sensor, canonical_json
+from .schema import (
+    EGO_TO_WORLD,
+    INTRINSICS,
+    PACK_AFFINE,
+    SENSOR_TO_EGO,
+    Camera,
+    Column,
+    ImageEdit,
+    Schema,
+    Sensor,
+    canonical_json,
+)
 from .shard import ShardKind
 from .source import Attachment, DriveListing, Ignored, Payload, Source, SourceDrive, SourceTimeline
 from .timeline import PayloadRefs, Timeline
@@ -38,6 +49,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "EGO_TO_WORLD",
     "INTRINSICS",
+    "PACK_AFFINE",
     "SENSOR_TO_EGO",
     "AttachedFile",
     "Attachment",
@@ -50,6 +62,7 @@ __all__ = [
     "FileEntry",
     "HeadwayError",
     "Ignored",
+    "ImageEdit",
     "LimitExceeded",
     "Limits",
     "Manifest",

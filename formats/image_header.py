@@ -100,8 +100,11 @@ def _jpeg(data: bytes | memoryview) -> ImageHeader:
         raise DecodeError(f"expected a JPEG start 0xFFD8, found 0x{bytes(data[:2]).hex().upper() or ' (no bytes)'}")
     at = 2
     while at + 4 <= end:
-        if data[at] != 0xFF:
-            raise DecodeError(f"expected a JPEG marker at byte {at}, found 0x{data[at]:02X}")
+        if data[at] != 0xFF or data[at + 1] == 0:  # bytes of no segment, which decoders skip, too
+            at += 1
+            skip = bytes(data[at:]).find(b"\xff")
+            at = end if skip < 0 else at + skip
+            continue
         marker = data[at + 1]
         if marker == 0xFF:  # fill byte
             at += 1

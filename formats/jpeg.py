@@ -16,7 +16,7 @@ from .errors import DecodeError
 from .image_header import check_size
 from .limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["JpegFacts", "scan"]
+__all__ = ["JpegFacts", "exif_orientation", "scan"]
 
 _SOI, _EOI, _SOS, _DRI, _DNL, _APP1, _APP14 = 0xD8, 0xD9, 0xDA, 0xDD, 0xDC, 0xE1, 0xEE
 # Start-of-frame markers: all of 0xC0–0xCF except DHT (C4), JPG (C8) and DAC (CC).
@@ -180,13 +180,13 @@ def _segment(marker: int, body: bytes, walk: _Walk) -> None:
         (height,) = struct.unpack_from(">H", body)
         walk.frame = (*walk.frame[:2], height, *walk.frame[3:])
     elif marker == _APP1 and body[:6] == b"Exif\0\0":
-        walk.orientation = _orientation(body[6:]) or walk.orientation
+        walk.orientation = exif_orientation(body[6:]) or walk.orientation
     elif marker == _APP14 and body[:5] == b"Adobe" and len(body) >= 12:
         walk.adobe = body[11]
 
 
-def _orientation(tiff: bytes) -> int | None:
-    """The orientation tag of EXIF data; None where there is none that makes sense."""
+def exif_orientation(tiff: bytes) -> int | None:
+    """Return the orientation tag of EXIF data; None where there is none that makes sense."""
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     if order is None or len(tiff) < 10:
         return None

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, get_args
 
 from .errors import UsageError
-from .image_facts import with_facts
+from .image_facts import CheckImages, with_facts
 from .limits import DEFAULT_LIMITS, Limits
-from .schema import Schema
+from .schema import ImageEdit, Schema, Sensor
 from .shard import ShardKind
 
 __all__ = ["BadImages", "PackOptions", "Progress"]
@@ -45,6 +45,13 @@ class PackOptions:
     """Keep the finished shards of an interrupted run with the same source and options."""
     bad_images: BadImages = "fail"
     """What to do with images that are cut short, empty or not what the sensor says; "reject" and "keep" list each one."""
+    check_images: CheckImages = "markers"
+    """"markers" walks each JPEG or PNG to its end; "decode" decodes it, too, and is for sources that may hold damage
+    inside otherwise whole files; it costs as much as one epoch's decoding."""
+    image_edit: ImageEdit | None = None
+    """Crop, scale or encode images anew, which then are no longer the source's bytes; None keeps them bit for bit."""
+    edit_sensors: tuple[str, ...] | None = None
+    """Names of the sensors to edit; None: all image sensors in the set."""
     points_codec: PointsCodec | None = None
     """Codec for all point sensors; None leaves each as its source declares it."""
     precision_mm: int = 1
@@ -61,6 +68,10 @@ class PackOptions:
             raise UsageError(f"format {self.format!r} is none of {', '.join(get_args(ShardKind))}")
         if self.bad_images not in get_args(BadImages):
             raise UsageError(f"bad_images {self.bad_images!r} is none of {', '.join(get_args(BadImages))}")
+        if self.check_images not in get_args(CheckImages):
+            raise UsageError(f"check_images {self.check_images!r} is none of {', '.join(get_args(CheckImages))}")
+        if self.edit_sensors is not None and self.image_edit is None:
+            raise UsageError("edit_sensors without an edit: say what to do to them (image_edit)")
         if self.points_codec is not None and self.points_codec not in get_args(PointsCodec):
             raise UsageError(f"points_codec {self.points_codec!r} is none of {', '.join(get_args(PointsCodec))}")
         if not 1 <= self.shard_bytes <= self.limits.shard_bytes:
@@ -85,4 +96,25 @@ class PackOptions:
                 replace(sensor, codec=self.points_codec) if sensor.kind == "points" and sensor.codec is not None else sensor
                 for sensor in chosen
             )
-        return Schema(reference=schema.reference, sensors=tuple(with_facts(sensor) for sensor in chosen))
+        return Schema(reference=schema.reference, sensors=tuple(with_facts(sensor) for sensor in self._edited(chosen)))
+
+    def _edited(self, sensors: tuple[Sensor, ...]) -> tuple[Sensor, ...]:
+        """Put the edit on record with the sensors it concerns."""
+        edit = self.image_edit
+        if edit is None:
+            return sensors
+        from .image_edit import with_edit  # loads codecs that most packing never needs
+
+        images = {sensor.name for sensor in sensors if sensor.kind == "image"}
+        names = images if self.edit_sensors is None else set(self.edit_sensors)
+        if unknown := sorted(names - images):
+            raise UsageError(f"cannot edit images of {unknown}: the image sensors of the set are {', '.join(sorted(images))}")
+        boxed = [
+            f"{sensor.name}.{field.name}" for sensor in sensors for field in sensor.fields if field.unit == "px" and field.shape
+        ]
+        if edit.moves_pixels and boxed:
+            raise UsageError(
+                f"cannot crop or scale images: {', '.join(boxed)} holds pixel positions, and which image they lie in is not "
+                "declared; leave that sensor out (--sensors), or pack images as they are and let Images(size=…) scale them"
+            )
+        return tuple(with_edit(sensor, edit) if sensor.name in names else sensor for sensor in sensors)

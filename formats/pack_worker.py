@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,12 +145,12 @@ class _Packing:
         if sensor.kind != "image" or timeline.read is None:
             return
         read, origin = timeline.read, timeline.origin
-        facts, good = ImageFacts(sensor, self.options.limits), []
+        facts, good = self.intake(sensor.name), []
         for row in range(len(timeline.stamps)):
             problem: Exception | None
             try:
                 data = read(row)
-                problem = facts.add(data) if isinstance(data, bytes) else None
+                problem = facts.take(data, _row(timeline, row))[1] if isinstance(data, bytes) else None
             except (DecodeError, OSError) as error:
                 problem = error
             if problem is None:
@@ -171,6 +172,11 @@ class _Packing:
                 timelines[name] = SourceTimeline(
                     stamps=other.stamps, columns=other.columns, read=other.read, origin=other.origin, own=other.own[kept]
                 )
+
+    def intake(self, sensor: str) -> ImageFacts:
+        """Return what a sensor's images go through before they are stored."""
+        declared, packed = self.source.schema.sensor(sensor), self.schema.sensor(sensor)
+        return ImageFacts(declared, packed, self.options.limits, check=self.options.check_images)
 
     def _builder(self) -> ShardBuilder:
         if self.builder is None:
@@ -221,8 +227,7 @@ class _Part:
         self.counts: list[list[int]] = [[] for _ in self.sensors]
         self.own: list[list[int]] = [[] for _ in self.sensors]
         self.taken: list[list[int]] = [[] for _ in self.sensors]
-        declared = packing.source.schema
-        self.facts = [ImageFacts(declared.sensor(sensor.name), packing.options.limits) for sensor in self.sensors]
+        self.facts = [packing.intake(sensor.name) for sensor in self.sensors]
 
     def add_frame(self, frame: int) -> None:
         """Add what is filed under one frame."""
@@ -246,14 +251,15 @@ class _Part:
             chosen: slice | NDArray[np.int64] = slice(int(filing.starts[self.first]), int(filing.starts[end]))
             if sensor.codec is not None:
                 chosen = np.array(self.taken[at], np.int64)
-            facts = self.facts[at].columns()
+            declared = {name: values[chosen] for name, values in timeline.columns.items()}
+            facts = self.facts[at].columns(declared)
             parts.append(
                 PartRows(
                     counts=np.array(self.counts[at], np.int64),
                     own=np.array(self.own[at], np.int32),
                     stamps=np.asarray(timeline.stamps, np.int64)[chosen],
                     columns={
-                        column.name: facts[column.name] if column.name in facts else timeline.columns[column.name][chosen]
+                        column.name: facts[column.name] if column.name in facts else declared[column.name]
                         for column in sensor.columns
                     },
                 )
@@ -297,7 +303,11 @@ class _Part:
                 f"cannot pack {timeline.origin(row)} (sensor {sensor.name!r}): {len(data)} bytes, limit "
                 f"{options.limits.payload_bytes}; raise Limits.payload_bytes if it is that big on purpose"
             )
-        return data, self.facts[at].add(data) if sensor.kind == "image" else None
+        return self.facts[at].take(data, _row(timeline, row)) if sensor.kind == "image" else (data, None)
+
+
+def _row(timeline: SourceTimeline, row: int) -> dict[str, Any]:  # Any: one value of each column's dtype
+    return {name: values[row] for name, values in timeline.columns.items()}
 
 
 def _problem(error: Exception, sensor: Sensor, timeline: SourceTimeline, row: int) -> Problem:

@@ -20,9 +20,11 @@ from .errors import SetError, UsageError
 __all__ = [
     "EGO_TO_WORLD",
     "INTRINSICS",
+    "PACK_AFFINE",
     "SENSOR_TO_EGO",
     "Camera",
     "Column",
+    "ImageEdit",
     "Kind",
     "Schema",
     "Sensor",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 Kind = Literal["image", "points", "array", "text", "table"]
-Codec = Literal["jpeg", "png", "raw", "points-raw", "points-lossless", "points-quantised", "array", "text", "table"]
+Codec = Literal["jpeg", "png", "raw", "video", "points-raw", "points-lossless", "points-quantised", "array", "text", "table"]
 Frame = Literal["", "sensor", "ego", "world"]
 
 # Column names that mean the same in every set. Poses are float64 (7,): x y z in metres, then a unit quaternion w x y z
@@ -39,6 +41,8 @@ Frame = Literal["", "sensor", "ego", "world"]
 SENSOR_TO_EGO: Final = "sensor_to_ego"
 EGO_TO_WORLD: Final = "ego_to_world"
 INTRINSICS: Final = "intrinsics"
+# float64 (3, 3) of an edited image: source pixels → stored pixels. `intrinsics` have it in them already.
+PACK_AFFINE: Final = "pack_affine"
 
 _DTYPES: Final = (
     "bool",
@@ -101,6 +105,36 @@ class Camera:
     colour: Literal["rgb", "mono", "depth", "bayer_rggb", "bayer_bggr", "bayer_grbg", "bayer_gbrg"] = "rgb"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageEdit:
+    """What packing did to every image of a sensor: cut `crop`, then scale, then encode anew.
+
+    The stored bytes are not the source's; `intrinsics`, `width` and `height` are those of the stored pixels, and the column
+    `pack_affine` says per image which pixel came from where, so that nobody applies it a second time.
+    """
+
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Source pixels cut off at top, bottom, left and right."""
+    scale: float = 1.0
+    """Stored ÷ cropped size, above 0 and at most 1; sizes are rounded to whole pixels, each side by itself."""
+    jpeg_quality: int | None = None
+    """1 to 100 for JPEGs; None: 95 where crop or scale make encoding necessary."""
+
+    def __post_init__(self) -> None:
+        sides = self.crop
+        if len(sides) != 4 or any(type(side) is not int or side < 0 for side in sides):
+            raise UsageError(f"crop must be four whole numbers of pixels from 0 (top, bottom, left, right), found {sides!r}")
+        if not 0 < self.scale <= 1:
+            raise UsageError(f"scale must be above 0 and at most 1, found {self.scale!r}; enlarging at pack time gains nothing")
+        if self.jpeg_quality is not None and not 1 <= self.jpeg_quality <= 100:
+            raise UsageError(f"jpeg_quality must be 1 to 100, found {self.jpeg_quality!r}")
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether it changes where a pixel is: crop or scale."""
+        return any(self.crop) or self.scale != 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sensor:
     """One named source of a drive: what its payloads are and which columns each of its rows carries."""
@@ -118,6 +152,8 @@ class Sensor:
     """Frame of the payload's coordinates."""
     deskewed: bool = False
     """Points only: ego motion during the sweep already taken out."""
+    edit: ImageEdit | None = None
+    """Images only: what packing did to them; None: their bytes are the source's."""
 
     def __post_init__(self) -> None:
         _check_name("sensor", self.name)
@@ -239,8 +275,17 @@ def _sensor_to_json(sensor: Sensor) -> dict[str, Any]:
         "camera": None if sensor.camera is None else {"model": sensor.camera.model, "colour": sensor.camera.colour},
         "frame": sensor.frame,
         "deskewed": sensor.deskewed,
+        "edit": None if sensor.edit is None else _edit_to_json(sensor.edit),
     }
     return {key: value for key, value in full.items() if value}
+
+
+def _edit_to_json(edit: ImageEdit) -> dict[str, Any]:
+    return {"crop": list(edit.crop), "scale": edit.scale, "jpeg_quality": edit.jpeg_quality}
+
+
+def _edit_from_json(item: dict[str, Any] | None) -> ImageEdit | None:
+    return None if item is None else ImageEdit(**{**item, "crop": tuple(item["crop"])})
 
 
 def _column_from_json(item: dict[str, Any]) -> Column:
@@ -260,5 +305,6 @@ def _sensor_from_json(item: dict[str, Any]) -> Sensor:
         fields=tuple(_column_from_json(column) for column in item.pop("fields", ())),
         camera=None if camera is None else Camera(**camera),
         frame=item.pop("frame", ""),
+        edit=_edit_from_json(item.pop("edit", None)),
         **item,
     )

@@ -24,6 +24,11 @@ class _BadImages(StrEnum):
     KEEP = "keep"
 
 
+class _CheckImages(StrEnum):
+    MARKERS = "markers"
+    DECODE = "decode"
+
+
 class _Precision(StrEnum):
     MM1 = "1mm"
     MM5 = "5mm"
@@ -65,6 +70,33 @@ _ALL: Final = (
         _BadImages,
         _BadImages.FAIL,
         "Images that are cut short or empty: fail the pack, reject (leave out, exit code 7) or keep.",
+    ),
+    _flag(
+        "--check-images",
+        _CheckImages,
+        _CheckImages.MARKERS,
+        "markers: walk each image to its end; decode: decode every one, which finds damage inside whole files.",
+    ),
+    _flag(
+        "--camera-scale",
+        float,
+        1.0,
+        "Store images this much smaller, such as 0.5; encodes anew. Intrinsics follow.",
+        metavar="FACTOR",
+    ),
+    _flag(
+        "--camera-crop",
+        str | None,
+        None,
+        "Cut pixels off images before scaling, such as 140,0,0,0; encodes anew. Intrinsics follow.",
+        metavar="TOP,BOTTOM,LEFT,RIGHT",
+    ),
+    _flag("--jpeg-quality", int | None, None, "Encode JPEGs anew with this quality, 1 to 100 (95 with scale or crop).", least=1),
+    _flag(
+        "--camera-sensors",
+        list[str] | None,
+        None,
+        "Image sensors that scale, crop and quality are meant for, names or patterns; by default all.",
     ),
     _flag("--lidar-precision", _Precision | None, None, "Store points on a grid this fine: smaller, no longer bit-identical."),
     _flag("--drop-nan", bool, False, "With --lidar-precision: leave out points without a position."),

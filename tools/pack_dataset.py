@@ -24,6 +24,7 @@ from .console import human_bytes, human_time, plain, report, run_app, say
 from .progress import Bar
 
 if TYPE_CHECKING:
+    from ..formats import ImageEdit
     from ..formats.adapters import SourceSpec
     from ..formats.packer import PackReport
 
@@ -87,6 +88,8 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
 
     names = set(inspect.signature(options).parameters)
     values = option_values(options, given)
+    # An adapter that encodes JPEGs itself takes the quality; encoding what it made once more would only lose.
+    quality = None if "jpeg_quality" in names else given["jpeg_quality"]
     spec = SourceSpec(kind=row.kind, path=str(given["source"]), options=values)
     if given["limit"] is not None:
         spec = limited(spec, given["limit"])
@@ -98,6 +101,9 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
         overwrite=given["overwrite"],
         resume=given["resume"],
         bad_images=given["bad_images"].value,
+        check_images=given["check_images"].value,
+        image_edit=(edit := _image_edit(given, quality)),
+        edit_sensors=None if edit is None else _matching(spec, given["camera_sensors"], "--camera-sensors"),
         points_codec=None if precision is None else "points-quantised",
         precision_mm=1 if precision is None else int(precision.value.removesuffix("mm")),
         drop_nan=given["drop_nan"],
@@ -127,18 +133,46 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
 
 def _sensors(spec: SourceSpec, patterns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Resolve --sensors for adapters that do not choose themselves; the reference always comes along."""
+    return _matching(spec, patterns, "--sensors", with_reference=True)
+
+
+def _matching(
+    spec: SourceSpec, patterns: Sequence[str] | None, flag: str, *, with_reference: bool = False
+) -> tuple[str, ...] | None:
+    """Return the source's sensors that patterns name, None without patterns."""
     if not patterns:
         return None
     from ..formats.adapters import open_source
 
     schema = open_source(spec).schema
-    chosen = {schema.reference}
+    chosen = {schema.reference} if with_reference else set()
     for pattern in (part.strip() for item in patterns for part in item.split(",")):
         found = fnmatch.filter(schema.by_name, pattern)
         if not found:
-            raise UsageError(f"--sensors {pattern!r} matches nothing; the source has: {', '.join(schema.by_name)}")
+            raise UsageError(f"{flag} {pattern!r} matches nothing; the source has: {', '.join(schema.by_name)}")
         chosen.update(found)
     return tuple(sorted(chosen))
+
+
+def _image_edit(given: dict[str, Any], quality: int | None) -> ImageEdit | None:  # Any: as in `command`
+    """Return what the flags ask to be done to images, None for nothing."""
+    from ..formats import ImageEdit
+
+    crop = (0, 0, 0, 0)
+    if given["camera_crop"] is not None:
+        try:
+            top, bottom, left, right = (int(part) for part in given["camera_crop"].split(","))
+        except ValueError:
+            raise UsageError(
+                f"--camera-crop {given['camera_crop']!r} is not four whole numbers of pixels: TOP,BOTTOM,LEFT,RIGHT"
+            ) from None
+        crop = (top, bottom, left, right)
+    edit = ImageEdit(crop=crop, scale=given["camera_scale"], jpeg_quality=quality)
+    if edit != ImageEdit():
+        return edit
+    if given["camera_sensors"]:
+        raise UsageError("--camera-sensors names sensors to change, and nothing is to be changed; add --camera-scale or the like")
+    return None
 
 
 def parse_size(text: str) -> int:

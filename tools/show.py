@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ..formats import UsageError
+from ._image_lines import image_facts, image_lines
 from .console import human_bytes, human_time, plain, say
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ __all__ = ["export_frame", "frame_facts", "global_frame", "print_drive", "print_
 Facts = dict[str, Any]  # Any: JSON
 _RATED_DRIVES = 64  # rates are medians; more drives would read more index pages and change nothing
 _LISTED = 30
-_SUFFIX = {"jpeg": "jpg", "png": "png", "raw": "raw", "array": "npy", "text": "txt", "table": "json"}
+_SUFFIX = {"jpeg": "jpg", "png": "png", "raw": "raw", "video": "packet", "array": "npy", "text": "txt", "table": "json"}
 
 
 def set_facts(packed: PackedSet) -> Facts:
@@ -42,6 +43,7 @@ def set_facts(packed: PackedSet) -> Facts:
             "columns": [column.name for column in sensor.columns],
             "fields": [field.name for field in sensor.fields],
             **_window_facts(packed.timeline(sensor.name), len(packed.drives)),
+            **({"images": image_facts(packed.timeline(sensor.name))} if sensor.kind == "image" else {}),
         }
     return {
         "set_id": packed.set_id,
@@ -105,6 +107,9 @@ def print_set(packed: PackedSet) -> None:
             f"{plain(name):{width}}  {sensor['kind']:7} {sensor['codec'] or 'columns only':16} {sensor['payloads']:9,} "
             f"{human_bytes(sensor['bytes']):>9}  {rate:>8}  {reach}{mark}"
         )
+    for name, sensor in facts["sensors"].items():
+        for line in image_lines(sensor.get("images", {})):
+            say(f"{plain(name)}: {line}")
     say()
     for drive in facts["drives"][:_LISTED]:
         about = plain(drive["attributes"].get("description", ""))
