@@ -38,7 +38,7 @@ def environment_of(peer: Peer, cache: Path, *, say: Callable[[str], None]) -> Pa
         return Path(sys.executable)
     wanted = (*BASE_REQUIREMENTS, *peer.requirements)
     digest = hashlib.sha256("\n".join((sys.version, *wanted)).encode()).hexdigest()[:12]
-    place = cache / f"{peer.name}-{digest}"
+    place = cache / digest  # peers that need the same share one
     python = place / "bin" / "python"
     if (place / "ready").exists():
         return python

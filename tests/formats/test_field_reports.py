@@ -22,7 +22,7 @@ def write_tar(path: Path, members: list[tuple[str, bytes]], *, format: int = tar
     with tarfile.open(path, "w", format=format, pax_headers=pax) as sink:
         for name, data in members:
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), 1.5  # type: ignore[assignment]  # PAX keeps fractions, which is the point
+            info.size, info.mtime = len(data), 1.5
             if format != tarfile.PAX_FORMAT:
                 info.mtime = 1
             sink.addfile(info, io.BytesIO(data))
