@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from .source import Payload
 if TYPE_CHECKING:
     from .open_shard import OpenShard
     from .packed_set import PackedSet
+    from .video_rows import VideoRows
 
 __all__ = ["PartTable", "PayloadRefs", "Timeline"]
 
@@ -95,6 +97,7 @@ class Timeline:
         self._packed = packed
         self._parts = parts
         self._stamps: dict[int, Ints] = {}
+        self._video: VideoRows | None = None
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -154,19 +157,44 @@ class Timeline:
         return view
 
     def value(self, row: int) -> Payload:
-        """Return the decoded payload of one row; an image stays encoded bytes."""
+        """Return the decoded payload of one row; an image stays encoded bytes, a video frame is uint8 (H, W, 3) RGB."""
         try:
+            if self.sensor.codec == "video":
+                return self.frames(np.array([row]))[0]
             return decode(self.sensor, self.payload(row), limit_bytes=self._packed.limits.payload_bytes)
         except ValueError as error:
             if not isinstance(error, CorruptShard):
                 error.add_note(f"while decoding {self.describe(row)} of {str(self._packed.location)!r}")
             raise
 
+    def frames(self, rows: NDArray[Any]) -> list[NDArray[np.uint8]]:
+        """Return decoded frames of a video sensor's rows, uint8 (H, W, 3) RGB; rows of one group are decoded together."""
+        return self._video_rows().frames(np.asarray(rows, np.int64))
+
+    def packets_read(self, rows: NDArray[Any]) -> Ints:
+        """Return the rows whose payloads `frames(rows)` reads: from each key frame on."""
+        return self._video_rows().read_set(np.asarray(rows, np.int64))
+
     def describe(self, row: int) -> str:
         """Name a row for messages: sensor, drive and stamp."""
         drive = int(np.searchsorted(self.starts, row, side="right") - 1)
         stamp = int(self.take("stamp", np.array([row]))[0])
         return f"sensor {self.sensor.name!r} of drive {self._packed.drives[drive].name!r} at stamp {stamp}"
+
+    def _video_rows(self) -> VideoRows:
+        if self.sensor.codec != "video":
+            raise UsageError(f"sensor {self.sensor.name!r} is of codec {self.sensor.codec!r}, not video; use value()")
+        if self._video is None:
+            from .video_packets import VideoHeader, header_name  # video is an extra
+            from .video_rows import VideoRows
+
+            @lru_cache(maxsize=256)
+            def header_of(drive: int) -> VideoHeader:
+                name = self._packed.drives[drive].name
+                return VideoHeader.decode(self._packed.attachment(name, header_name(self.sensor.name)))
+
+            self._video = VideoRows(self, header_of, self._packed.limits)
+        return self._video
 
     @property
     def _what(self) -> str:

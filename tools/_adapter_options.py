@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["FolderOptions", "LeRobotOptions", "WebDatasetOptions"]
 
@@ -21,6 +22,9 @@ class LeRobotOptions:
 
     episodes: str = "all"
     """Episodes to pack: "all", "present" (those whose files are there), or numbers and ranges such as "3,7,12:20"."""
+    video: Literal["jpeg", "keep"] = "jpeg"
+    """jpeg: every frame becomes a JPEG, fast to read in any order. keep: the video's own packets, small and exact, decoded from
+    the key frame on."""
     jpeg_quality: int = 95
     """Quality of the JPEG frames that videos are turned into."""
 

@@ -1,4 +1,4 @@
-"""LeRobot v2.0, v2.1 and v3.0: one drive an episode; state, action and task as they are, videos turned into JPEG frames.
+"""LeRobot v2.0, v2.1 and v3.0: one drive an episode; state, action and task as they are, videos as JPEG frames or packets.
 
 The reference is the sensor "frame": one row a table row, stamped frame_index ÷ fps in exact integer arithmetic (the stored
 float32 seconds are only compared with it). Source: the `meta/info.json` templates and tables of the dataset itself.
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from ..errors import DecodeError, Problem, SourceError, UsageError
 from ..limits import DEFAULT_LIMITS
 from ..schema import Camera, Column, Schema, Sensor
-from ..source import DriveListing, Ignored, Payload, SourceDrive, SourceTimeline
+from ..source import Attachment, DriveListing, Ignored, Payload, SourceDrive, SourceTimeline
 from ..video import VideoFile
+from ..video_packets import VIDEO_COLUMNS, VideoPackets, header_name
 from .registry import SourceSpec
 
 __all__ = ["LeRobot", "open_source"]
@@ -38,15 +39,16 @@ _TIME_TOLERANCE_S: Final = 5e-4
 
 
 def open_source(spec: SourceSpec) -> LeRobot:
-    """Open a dataset folder; options: `episodes` ("all", "present", or "3,7,12:20"), `jpeg_quality`."""
-    known = {"episodes", "jpeg_quality"}
+    """Open a dataset folder; options: `episodes` ("all", "present", or "3,7,12:20"), `video`, `jpeg_quality`."""
+    known = {"episodes", "jpeg_quality", "video"}
     if unknown := set(spec.options) - known:
         raise UsageError(f"lerobot has no option {sorted(unknown)}; it has {sorted(known)}")
     episodes = spec.options.get("episodes", "all")
     quality = spec.options.get("jpeg_quality", 95)
-    if not isinstance(episodes, str) or not isinstance(quality, int):
-        raise UsageError("lerobot: episodes is text and jpeg_quality a whole number")
-    return LeRobot(spec.path, episodes=episodes, jpeg_quality=quality)
+    video = spec.options.get("video", "jpeg")
+    if not isinstance(episodes, str) or not isinstance(quality, int) or not isinstance(video, str):
+        raise UsageError("lerobot: episodes and video are text and jpeg_quality a whole number")
+    return LeRobot(spec.path, episodes=episodes, video=video, jpeg_quality=quality)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,12 @@ class LeRobot:
 
     kind = "lerobot"
 
-    def __init__(self, path: str | Path, *, episodes: str = "all", jpeg_quality: int = 95) -> None:
+    def __init__(self, path: str | Path, *, episodes: str = "all", video: str = "jpeg", jpeg_quality: int = 95) -> None:
         if not 1 <= jpeg_quality <= 100:
             raise UsageError(f"jpeg_quality must be 1 to 100, not {jpeg_quality}")
-        self.root, self._quality = Path(path), jpeg_quality
+        if video not in ("jpeg", "keep"):
+            raise UsageError(f"video must be 'jpeg' or 'keep', not {video!r}")
+        self.root, self._quality, self._keep = Path(path), jpeg_quality, video == "keep"
         info = self._read_json("meta/info.json")
         self._fps = _rational(info.get("fps"))
         self._v3 = str(info.get("codebase_version", "")).startswith("v3")
@@ -101,7 +105,7 @@ class LeRobot:
         timelines["task"] = self._task_timeline(stamps, frame_columns["task_index"], here)
         for feature in self._images:
             timelines[feature] = self._image_timeline(feature, episode, table, stamps, frame_index)
-        return SourceDrive(timelines=timelines)
+        return SourceDrive(timelines=timelines, attachments=self._headers(episode) if self._keep else ())
 
     def _sensors(self) -> list[Sensor]:
         integers = tuple(Column(name=name, dtype="int64") for name in _TABLE_COLUMNS)
@@ -116,12 +120,17 @@ class LeRobot:
             )
         for name, item in self._images.items():
             depth = bool(item.get("info", {}).get("video.is_depth_map"))
-            if depth:
+            if depth and not (self._keep and item["dtype"] == "video"):
                 raise SourceError(
                     f"cannot pack {name!r}: depth videos are lossy in JPEG; leave the feature out or convert it to 16-bit PNG"
                 )
             size = tuple(Column(name=side, dtype="int32", unit="px") for side in ("width", "height"))
-            sensors.append(Sensor(name=name, kind="image", codec="jpeg", columns=size, camera=Camera()))
+            camera = Camera(colour="depth") if depth else Camera()
+            if self._keep and item["dtype"] == "video":
+                columns = (*size, *VIDEO_COLUMNS)
+                sensors.append(Sensor(name=name, kind="image", codec="video", columns=columns, camera=camera))
+            else:
+                sensors.append(Sensor(name=name, kind="image", codec="jpeg", columns=size, camera=camera))
         return sensors
 
     def _list_v2(self, info: Mapping[str, Any]) -> list[_Episode]:
@@ -242,6 +251,8 @@ class LeRobot:
             cells = table[feature].combine_chunks()
             return SourceTimeline(stamps=stamps, columns=size, read=lambda i: _embedded(self.root, cells[i].as_py(), feature))
         file, first = episode.videos[feature]
+        if self._keep:
+            return self._packet_timeline(file, first, stamps, size)
 
         def read(i: int) -> Payload:
             import simplejpeg  # only packing needs an encoder
@@ -260,6 +271,37 @@ class LeRobot:
             columns=size,
             read=read,
             origin=lambda i: f"{file.relative_to(self.root)}: frame {first + int(frame_index[i])}",
+        )
+
+    def _packet_timeline(
+        self, file: Path, first: int, stamps: NDArray[np.int64], size: Mapping[str, NDArray[np.int32]]
+    ) -> SourceTimeline:
+        """The file's own packets; rows are frames, so frame_index, which counts from 0, is the row."""
+        where = str(file.relative_to(self.root))
+        try:
+            columns = {**size, **_packets(file).part(first, len(stamps))}
+        except DecodeError as error:
+            raise SourceError("cannot pack an episode", [Problem(path=where, reason=str(error), code="video")]) from error
+        return SourceTimeline(
+            stamps=stamps,
+            columns=columns,
+            read=lambda i: _packets(file).packet(first + i),
+            origin=lambda i: f"{where}: frame {first + i}",
+        )
+
+    def _headers(self, episode: _Episode) -> tuple[Attachment, ...]:
+        """What a decoder must know before the first packet, for each video of an episode."""
+
+        def header(feature: str, file: Path) -> bytes:
+            found = _packets(file).header
+            if (found.height, found.width) != _image_size(self._images[feature]):
+                reason = f"is {found.width} × {found.height}, info.json says another size; correct the one that is wrong"
+                raise SourceError("cannot pack a video", [Problem(path=str(file), reason=reason, code="layout")])
+            return found.encode()
+
+        return tuple(
+            Attachment(name=header_name(feature), media_type="application/json", read=partial(header, feature, file))
+            for feature, (file, _) in episode.videos.items()
         )
 
     def _read_tasks(self) -> dict[int, str]:
@@ -347,6 +389,12 @@ def _table(path: Path) -> pa.Table:
 def _video(path: Path) -> VideoFile:
     # Kept open from frame to frame; the least recently used of eight is closed by the collector.
     return VideoFile(path)
+
+
+@lru_cache(maxsize=8)
+def _packets(path: Path) -> VideoPackets:
+    # As above: one group of pictures of each of eight videos is in memory.
+    return VideoPackets(path)
 
 
 def _rational(fps: object) -> Fraction:
