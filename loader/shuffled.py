@@ -1,14 +1,15 @@
 """Each item once an epoch, shuffled so that a batch meets many drives while each slot reads few places at a time.
 
 Blocks of L consecutive items are permuted; the permuted items, laid end to end, are cut into slots; each slot walks its part
-span by span, a span being a few whole blocks whose items are permuted. All closed form: a position costs a handful of
-integer operations, whatever the number of items.
+span by span, a span being a few whole blocks, which take turns: each gives one of its items a row, in an order of its own. All
+closed form: a position costs a handful of integer operations, whatever the number of items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..formats.errors import UsageError
 from .draws import fold, purpose_key
 from .permutation import permute, unpermute
 from .sampler import Json, Planned, ViewInfo
-from .slots import Cut, Integers, holder, start, trace
+from .slots import Cut, Integers, holder, start, taken, trace
 
 __all__ = ["BlockLine", "Shuffled"]
 
@@ -134,7 +135,44 @@ class BlockLine:
         end = np.minimum(self._plain(begin + width, short_end), start(slot + 1, self.items, self.slots))
         begin = np.maximum(self._plain(begin, short_end), start(slot, self.items, self.slots))
         # Spans do not overlap, so where one begins is its name.
-        return begin + permute(position - begin, end - begin, fold(key, begin))
+        return begin + self._walk(position - begin, end - begin, fold(key, begin))
+
+    def _walk(self, turn: Integers, items: Integers, key: NDArray[np.uint64]) -> Integers:
+        """Return the place in its span (of so many items) that is read at each turn."""
+        whole = items == self.span_blocks * self.block_items
+        if whole.all():
+            return self._walk_whole(turn, key)
+        place = np.empty(turn.shape, np.int64)
+        place[whole] = self._walk_whole(turn[whole], key[whole])
+        clipped = ~whole
+        place[clipped] = self._walk_clipped(turn[clipped], items[clipped], key[clipped])
+        return place
+
+    def _walk_whole(self, turn: Integers, key: NDArray[np.uint64]) -> Integers:
+        """Every row asks each block once, beginning with another one; row r of a block is item r of its own permutation."""
+        columns, length = self.span_blocks, self.block_items
+        row = turn // columns
+        column = turn - row * columns
+        column += _below(_word(key, row), columns)
+        column -= (column >= columns) * np.int64(columns)
+        word = _word(key, ~column)
+        if length > _LONG:
+            place = permute(row, length, word)
+        else:
+            place = _permutations(length)[word & np.uint64(_PERMUTATIONS - 1), row] + _below(word, length)
+            place -= (place >= length) * np.int64(length)
+        column *= length
+        column += place
+        return column
+
+    def _walk_clipped(self, turn: Integers, items: Integers, key: NDArray[np.uint64]) -> Integers:
+        """The same for spans that a slot's border or the short block clips: cut into equal columns instead of into blocks."""
+        columns = -(-items // self.block_items)
+        column, row = taken(turn, items, columns)
+        turned = (column + _below(_word(key, row), columns)) % columns
+        column = np.where(row < items // columns, turned, column)
+        first = start(column, items, columns)
+        return first + permute(row, start(column + 1, items, columns) - first, _word(key, ~column))
 
     def _full(self, position: Integers, short_end: Integers) -> Integers:
         """Return (a copy of) positions counted as if the short block were whole."""
@@ -152,3 +190,29 @@ class BlockLine:
 
 _BLOCKS, _SPANS = 1, 2
 """What the two keys derived from an epoch's are for."""
+
+_LONG, _PERMUTATIONS = 64, 256
+"""Blocks of up to 64 items draw one of 256 permutations, then turn it: a look-up takes a tenth of the time of a Feistel network
+of three passes. Turning makes every place exactly as likely as any other."""
+
+
+@lru_cache(maxsize=8)
+def _permutations(length: int) -> NDArray[np.uint8]:
+    """Return (256, length) permutations, the same on every machine."""
+    keys = fold(0, np.arange(_PERMUTATIONS), length)
+    return permute(np.arange(length)[None, :], length, keys[:, None]).astype(np.uint8)
+
+
+def _word(key: NDArray[np.uint64], number: Integers) -> NDArray[np.uint64]:
+    """Return 64 bits that depend on a well-mixed key and a number: less mixing than `fold`, at a third of its cost."""
+    word: NDArray[np.uint64] = number.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    word ^= key
+    word *= np.uint64(0xD6E8FEB86659FD93)
+    word ^= word >> np.uint64(32)
+    word *= np.uint64(0xD6E8FEB86659FD93)
+    return word
+
+
+def _below(word: NDArray[np.uint64], bound: int | Integers) -> Integers:
+    """Return one number in [0, bound) per word, from its upper 32 bits."""
+    return ((word >> np.uint64(32)) * np.asarray(bound, np.uint64) >> np.uint64(32)).view(np.int64)

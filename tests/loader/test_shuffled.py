@@ -68,6 +68,29 @@ def test_a_slot_holds_at_most_span_blocks_open() -> None:
     assert max(held) <= 4
 
 
+@pytest.mark.parametrize(("block", "spans"), [(10, 8), (7, 3), (1, 5), (100, 4)])
+def test_blocks_of_a_span_take_turns_and_each_permutes_its_items(block: int, spans: int) -> None:
+    line = BlockLine(items=block * spans * 40, slots=2, block_items=block, span_blocks=spans)
+    keys = np.asarray(9, np.uint64)
+    # Slot 0 begins with phase 0, so its spans are whole from the first on.
+    walk = line.item(np.arange(line.items // 2), keys, line.short_end(keys))
+    rows = (walk // block).reshape(-1, block, spans)
+    assert all(len(set(row)) == spans for row in rows.reshape(-1, spans).tolist())
+    assert all(len(np.unique(span)) == spans for span in rows)
+    within = [(walk % block)[walk // block == number].tolist() for number in np.unique(walk // block).tolist()]
+    assert all(sorted(order) == list(range(block)) for order in within)
+    assert block == 1 or len(set(map(tuple, within))) > len(within) // 2
+
+
+def test_each_place_of_a_block_is_read_in_each_row_equally_often() -> None:
+    line = BlockLine(items=5 * 4 * 4000, slots=1, block_items=5, span_blocks=4)
+    keys = np.asarray(3, np.uint64)
+    walk = line.item(np.arange(line.items), keys, line.short_end(keys)).reshape(-1, 5, 4)
+    for row in range(5):
+        counts = np.bincount(walk[:, row].ravel() % 5, minlength=5)
+        assert ((counts - 3200) ** 2 / 3200).sum() < 18.5  # chi-square, 4 degrees of freedom, p = 0.001
+
+
 @pytest.mark.slow
 def test_span_borders_are_spread_over_slots() -> None:
     # New blocks per step must not come in waves: each rank would wait for its spans at once.
