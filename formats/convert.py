@@ -37,7 +37,7 @@ def convert_set(
     Raises:
         CorruptShard: something in the source set is damaged; nothing is published then.
     """
-    target = Path(destination)
+    target = os.fspath(destination)
     advance: Callable[[int], None] = progress.advance if progress is not None else lambda amount: None
     with as_typed("convert into", target), open_set(location, limits=limits) as packed:
         if progress is not None:

@@ -196,12 +196,16 @@ class Manifest:
                 f"cannot read {MANIFEST_NAME}: over {limits.manifest_bytes} bytes; raise Limits.manifest_bytes if that is meant"
             )
         manifest = Manifest.decode(data, limits=limits)
-        if expect_digest is not None and manifest.digest != expect_digest.lower():
+        manifest.check_pinned(location, expect_digest)
+        return manifest
+
+    def check_pinned(self, location: object, expect_digest: str | None) -> None:
+        """Raise CorruptShard if this is not the manifest that `expect_digest` pins; None pins nothing."""
+        if expect_digest is not None and self.digest != expect_digest.lower():
             raise CorruptShard(
-                f"cannot open the set at {str(location)!r}: manifest digest is {manifest.digest}, expected {expect_digest}; "
+                f"cannot open the set at {str(location)!r}: manifest digest is {self.digest}, expected {expect_digest}; "
                 "this is not the set that was pinned"
             )
-        return manifest
 
 
 def parse_json(data: bytes, what: str, limits: Limits = DEFAULT_LIMITS) -> Any:  # Any: JSON has no narrower type

@@ -43,7 +43,7 @@ def merge_sets(
     """
     if len(locations) < 2:
         raise UsageError(f"cannot merge {len(locations)} sets: name at least two")
-    target = Path(destination)
+    target = os.fspath(destination)
     sets = [open_set(location, limits=limits) for location in locations]
     _check_compatible(sets)
     advance: Callable[[int], None] = progress.advance if progress is not None else lambda amount: None

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .download import local_set
 from .errors import CorruptShard, LimitExceeded, UsageError
 from .integrity import size_error
 from .limits import DEFAULT_LIMITS, Limits
@@ -36,7 +37,7 @@ def open_set(
     limits: Limits = DEFAULT_LIMITS,
     expect_digest: str | None = None,
 ) -> PackedSet:
-    """Open the set in directory `location`.
+    """Open the set in directory `location`, or at a store's URL: that one is downloaded into the cache directory first.
 
     `expect_digest` pins the manifest, and through its hashes every byte of the set, against tampering.
 
@@ -44,7 +45,7 @@ def open_set(
         NotASet: nothing was published there.
         CorruptShard: the manifest is damaged or not the pinned one, or a file has another size than it states.
     """
-    path = Path(location)
+    path = local_set(location, limits=limits, expect_digest=expect_digest)
     return PackedSet(path, Manifest.load(path, limits=limits, expect_digest=expect_digest), limits=limits)
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 from .adapters import SourceSpec, open_source
+from .cores import usable_cores
 from .errors import Problem, SourceError, WorkerDied
 from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
 from .pack_options import PackOptions, Progress
 from .pack_pool import run_tasks
 from .pack_worker import PackedShards, ShardTask
 from .packed_set import PackedSet
-from .publish import staged
-from .receipts import read_receipt, task_fingerprint, write_receipt
+from .publish import StagingPlace, staged
+from .receipts import task_fingerprint
 from .schema import Schema
 from .set_id import set_id
 from .shard_plan import plan_shards
@@ -60,7 +60,7 @@ def pack(
     options: PackOptions | None = None,
     progress: Progress | None = None,
 ) -> PackReport:
-    """Pack a source into a set at directory `destination`, and publish it when it is complete.
+    """Pack a source into a set at `destination`, a folder or a store's URL, and publish it when it is complete.
 
     On any error nothing is left there but what was there before; a kill leaves a staging directory that the next run sweeps,
     or continues with `resume`.
@@ -74,7 +74,7 @@ def pack(
     options = options or PackOptions()
     opened = open_source(source)
     listings = _checked_listings(opened)
-    target = Path(destination)
+    target = os.fspath(destination)
     advance = progress.advance if progress is not None else lambda amount: None
     try:
         with (
@@ -83,14 +83,15 @@ def pack(
         ):
             if progress is not None:
                 progress.begin("packing", sum(listing.source_bytes for listing in listings))
-            done, resumed = _pack_shards(source, opened, options, listings, staging.path, advance)
-            manifest = _manifest(opened, options.packed_schema(opened.schema), listings, done)
+            schema = options.packed_schema(opened.schema)
+            done, resumed = _pack_shards(source, opened, options, listings, staging, advance, schema)
+            manifest = _manifest(opened, schema, listings, done)
             manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
             manifest = staging.publish(manifest)
     except MemoryError as error:
         raise WorkerDied("cannot pack: out of memory; nothing was published. Use fewer workers or smaller shards") from error
     return PackReport(
-        location=str(target),
+        location=target,
         manifest=manifest,
         packed=sum(stats.payloads for stats in manifest.sensors.values()),
         rejected=tuple(problem for shards in done for problem in shards.rejected),
@@ -105,16 +106,17 @@ def _pack_shards(
     opened: Source,
     options: PackOptions,
     listings: list[DriveListing],
-    staging: Path,
+    staging: StagingPlace,
     advance: Callable[[int], None],
+    schema: Schema,
 ) -> tuple[list[PackedShards], int]:
     """Return the results of all planned shards in order, and how many of them an earlier run had finished."""
     done: dict[int, PackedShards] = {}
     todo, fingerprints = [], []
     for number, pieces in enumerate(plan_shards(listings, options.shard_bytes)):
-        task = ShardTask(source=source, options=options, staging=str(staging), number=number, pieces=pieces)
+        task = ShardTask(source=source, options=options, staging=str(staging.path), number=number, pieces=pieces)
         fingerprints.append(task_fingerprint(task, listings))
-        found = read_receipt(staging, number, fingerprints[-1]) if options.resume else None
+        found = staging.find(number, fingerprints[-1]) if options.resume else None
         if found is None:
             todo.append(replace(task, portion=_portion(opened, [piece.drive for piece in pieces])))
         else:
@@ -122,8 +124,8 @@ def _pack_shards(
             sizes = {listing.name: listing.source_bytes for listing in listings}
             advance(sum(sizes[piece.drive] // piece.of for piece in pieces))
     resumed = len(done)
-    for number, result in run_tasks(todo, options.workers or len(os.sched_getaffinity(0)), advance, opened):
-        write_receipt(staging, number, fingerprints[number], result)
+    for number, result in run_tasks(todo, options.workers or usable_cores(), advance, opened):
+        staging.keep(number, fingerprints[number], result, schema)
         done[number] = result
     return [done[number] for number in range(len(fingerprints))], resumed
 

@@ -8,23 +8,56 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Protocol
 
 from .errors import NotASet, SetError, UsageError
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import MANIFEST_NAME, Manifest
+from .pack_worker import PackedShards
+from .publish_remote import RemoteStaging
+from .receipts import read_receipt, write_receipt
+from .schema import Schema
+from .set_files import ATTACHED_FILE, SHARD_FILE, STAGING_NAME, set_files
+from .stores import is_remote, local_path
 
-__all__ = ["SHARD_FILE", "STAGING_NAME", "Staging", "set_files", "staged"]
+__all__ = ["SHARD_FILE", "STAGING_NAME", "Staging", "StagingPlace", "set_files", "staged"]
 
-STAGING_NAME = ".packing"
 _LOCK_NAME = "lock"
-SHARD_FILE: Final = re.compile(r"shard-\d{5,}-\d{3,}-[0-9a-f]{8}\.(arrow|tar|sums)")
-_ATTACHED_FILE: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class StagingPlace(Protocol):
+    """Where a set is prepared before it is published: `Staging` for a folder, `RemoteStaging` for an object store."""
+
+    path: Path
+    """Local directory that shards and attachments are written into."""
+
+    def find(self, number: int, fingerprint: str) -> PackedShards | None:
+        """Return the result of a task that an earlier run finished, if it fits and its files still are what they were."""
+        ...
+
+    def keep(self, number: int, fingerprint: str, done: PackedShards, schema: Schema) -> None:
+        """Take over the files of a finished task, so that a later run can find them."""
+        ...
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Put the set in place, and return its manifest with its digest."""
+        ...
+
+    def open(self, *, keep: bool) -> None:
+        """Prepare; with `keep`, what an earlier run finished counts."""
+        ...
+
+    def clear(self) -> None:
+        """Remove everything that was not published."""
+        ...
+
+    def release(self) -> None:
+        """Leave what is finished for a later run."""
+        ...
 
 
 class Staging:
@@ -68,6 +101,14 @@ class Staging:
             raise UsageError(
                 f"cannot pack into {str(self.destination)!r}: another packer is at work there; wait for it or go elsewhere"
             ) from error
+
+    def find(self, number: int, fingerprint: str) -> PackedShards | None:
+        """Return the result of a finished task, as its receipt has it."""
+        return read_receipt(self.path, number, fingerprint)
+
+    def keep(self, number: int, fingerprint: str, done: PackedShards, schema: Schema) -> None:
+        """Write the receipt of a finished task; its files stand in `path` already."""
+        write_receipt(self.path, number, fingerprint, done, schema)
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Move the staged files that `manifest` names into place, commit it, and return it with its digest."""
@@ -113,7 +154,7 @@ class Staging:
         found = [entry for entry in self.destination.iterdir() if SHARD_FILE.fullmatch(entry.name)]
         attachments = self.destination / "attachments"
         if attachments.is_dir():
-            found += [entry for entry in attachments.iterdir() if _ATTACHED_FILE.fullmatch(entry.name)]
+            found += [entry for entry in attachments.iterdir() if ATTACHED_FILE.fullmatch(entry.name)]
         for entry in found:
             if str(entry.relative_to(self.destination)) not in wanted:
                 entry.unlink(missing_ok=True)
@@ -165,12 +206,18 @@ class Staging:
 
 
 @contextmanager
-def staged(destination: Path, *, overwrite: bool, resume: bool, limits: Limits = DEFAULT_LIMITS) -> Iterator[Staging]:
-    """Open a staging directory; whatever goes wrong inside, nothing of it stays.
+def staged(
+    destination: str | os.PathLike[str], *, overwrite: bool, resume: bool, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[StagingPlace]:
+    """Open a staging place for a folder or a store's URL; whatever goes wrong inside, nothing of it stays.
 
     One exception: an interrupted run that was asked to `resume` keeps its finished shards, for it is asked to go on later.
     """
-    staging = Staging(destination, overwrite=overwrite, limits=limits)
+    staging: StagingPlace
+    if is_remote(destination):
+        staging = RemoteStaging(str(destination), overwrite=overwrite, limits=limits)
+    else:
+        staging = Staging(local_path(destination), overwrite=overwrite, limits=limits)
     staging.open(keep=resume)
     try:
         yield staging
@@ -181,12 +228,6 @@ def staged(destination: Path, *, overwrite: bool, resume: bool, limits: Limits =
             staging.clear()
         raise
     staging.release()
-
-
-def set_files(manifest: Manifest) -> set[str]:
-    """Return every file of a set but the manifest, as paths inside it."""
-    files = {name for shard in manifest.shards for name in shard.file_names()}
-    return files | {file.path for drive in manifest.drives for file in drive.attachments}
 
 
 def _ours(entry: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from .errors import HeadwayError, Problem
 from .integrity import HashedWriter
 from .manifest import FORMAT_VERSION, Part, attached_from_json, attached_to_json, parse_json, shard_from_json, shard_to_json
 from .pack_worker import PackedShards, ShardTask
-from .schema import canonical_json
+from .schema import Schema, canonical_json
 from .shard import DriveShare, FinishedShard
 from .source import DriveListing
 
-__all__ = ["read_receipt", "task_fingerprint", "write_receipt"]
+__all__ = ["Holes", "decode_receipt", "encode_receipt", "read_receipt", "task_fingerprint", "write_receipt"]
+
+Holes = dict[str, list[tuple[int, int]]]
+"""File → byte ranges that hold nothing but payloads."""
 
 
 def task_fingerprint(task: ShardTask, listings: Sequence[DriveListing]) -> str:
@@ -40,10 +43,11 @@ def task_fingerprint(task: ShardTask, listings: Sequence[DriveListing]) -> str:
     return hashlib.sha256(canonical_json(plain)).hexdigest()
 
 
-def write_receipt(staging: Path, number: int, fingerprint: str, done: PackedShards) -> None:
-    """Record a finished task."""
+def encode_receipt(fingerprint: str, done: PackedShards, holes: Mapping[str, Sequence[tuple[int, int]]], schema: Schema) -> bytes:
+    """Return the receipt of a finished task."""
     plain = {
         "fingerprint": fingerprint,
+        "schema": schema.to_json(),
         "shards": [
             {
                 "shard": shard_to_json(shard.shard),
@@ -55,19 +59,15 @@ def write_receipt(staging: Path, number: int, fingerprint: str, done: PackedShar
         ],
         "rejected": [dataclasses.asdict(problem) for problem in done.rejected],
         "kept": [dataclasses.asdict(problem) for problem in done.kept],
+        "holes": {name: [list(pair) for pair in pairs] for name, pairs in holes.items()},
     }
-    with HashedWriter(staging / f"{number:05d}.receipt.tmp") as out:
-        out.write(canonical_json(plain))
-    os.replace(out.path, staging / f"{number:05d}.receipt")
+    return canonical_json(plain)
 
 
-def read_receipt(staging: Path, number: int, fingerprint: str) -> PackedShards | None:
-    """Return the recorded result of a task if it fits and its files still are what they were, else None."""
-    path = staging / f"{number:05d}.receipt"
-    if not path.is_file():
-        return None
+def decode_receipt(data: bytes, fingerprint: str) -> tuple[PackedShards, Holes, Schema] | None:
+    """Return what a receipt records, or None if it is of another task or damaged."""
     try:
-        plain = parse_json(path.read_bytes(), path.name)
+        plain = parse_json(data, "a receipt")
         if plain["fingerprint"] != fingerprint:
             return None
         done = PackedShards(
@@ -75,10 +75,24 @@ def read_receipt(staging: Path, number: int, fingerprint: str) -> PackedShards |
             rejected=tuple(Problem(**item) for item in plain["rejected"]),
             kept=tuple(Problem(**item) for item in plain["kept"]),
         )
-        intact = all(_intact(staging, shard) for shard in done.shards)
-    except (HeadwayError, KeyError, TypeError, ValueError):
+        holes = {str(name): [(int(start), int(stop)) for start, stop in pairs] for name, pairs in plain["holes"].items()}
+        return done, holes, Schema.from_json(plain["schema"])
+    except (HeadwayError, KeyError, TypeError, ValueError, AttributeError):
         return None
-    return done if intact else None
+
+
+def write_receipt(staging: Path, number: int, fingerprint: str, done: PackedShards, schema: Schema) -> None:
+    """Record a finished task."""
+    with HashedWriter(staging / f"{number:05d}.receipt.tmp") as out:
+        out.write(encode_receipt(fingerprint, done, {}, schema))
+    os.replace(out.path, staging / f"{number:05d}.receipt")
+
+
+def read_receipt(staging: Path, number: int, fingerprint: str) -> PackedShards | None:
+    """Return the recorded result of a task if it fits and its files still are what they were, else None."""
+    path = staging / f"{number:05d}.receipt"
+    found = decode_receipt(path.read_bytes(), fingerprint) if path.is_file() else None
+    return found[0] if found is not None and all(_intact(staging, shard) for shard in found[0].shards) else None
 
 
 def _intact(staging: Path, finished: FinishedShard) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from .errors import HeadwayError, NoSpace, StoreError
 
@@ -13,7 +12,7 @@ __all__ = ["as_typed"]
 
 
 @contextmanager
-def as_typed(attempt: str, target: Path) -> Iterator[None]:
+def as_typed(attempt: str, target: object) -> Iterator[None]:
     """Raise what goes wrong inside as NoSpace or StoreError; headway's own errors pass as they are."""
     try:
         yield

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import HeadwayError, NotASet, Problem
+from .download import local_set
+from .errors import HeadwayError, NotASet, Problem, StoreError, UsageError
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import MANIFEST_NAME, Manifest, Shard
 from .open_shard import OpenShard
@@ -60,25 +61,29 @@ def verify_set(
     progress: Progress | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> VerifyReport:
-    """Check the set in directory `location` and report everything wrong with it.
+    """Check the set in directory `location`, or at a store's URL, and report everything wrong with it.
 
     Raises:
         NotASet: nothing was published there.
     """
-    path = Path(location)
     try:
+        path = local_set(location, limits=limits)
         manifest = Manifest.load(path, limits=limits)
-    except NotASet:
+    except (NotASet, UsageError, StoreError):
         raise
     except HeadwayError as error:
         problem = Problem(path=MANIFEST_NAME, reason=str(error), code="manifest")
-        return VerifyReport(location=str(path), set_id="", payloads=0, bytes=0, errors=(problem,))
+        return VerifyReport(location=os.fspath(location), set_id="", payloads=0, bytes=0, errors=(problem,))
     if progress is not None:
         progress.begin("verifying", manifest.stored_bytes)
     check = _Check(path, manifest, quick, progress.advance if progress is not None else lambda amount: None, limits)
     check.run()
     return VerifyReport(
-        location=str(path), set_id=manifest.set_id, payloads=check.payloads, bytes=check.bytes, errors=tuple(check.errors)
+        location=os.fspath(location),
+        set_id=manifest.set_id,
+        payloads=check.payloads,
+        bytes=check.bytes,
+        errors=tuple(check.errors),
     )
 
 

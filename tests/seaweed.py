@@ -37,11 +37,21 @@ class S3Server:
             "virtual_hosted_style_request": "false",
         }
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as environment variables, for whatever opens a URL alone."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
 
 @contextmanager
 def seaweed(folder: Path, *, buckets: tuple[str, ...] = ("sets",)) -> Iterator[S3Server]:
     """Run `weed server` until the block ends; every bucket exists when the block begins."""
-    ports = _free_ports(7)
+    ports = _free_ports(8)
     identities = {
         "identities": [
             {"name": "t", "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": ["Admin", "Read", "Write", "List"]}
@@ -64,6 +74,7 @@ def seaweed(folder: Path, *, buckets: tuple[str, ...] = ("sets",)) -> Iterator[S
         "master.port.grpc": ports[4],
         "volume.port.grpc": ports[5],
         "filer.port.grpc": ports[6],
+        "s3.port.grpc": ports[7],  # by default s3.port + 10,000, which need not be a port
         "master.volumeSizeLimitMB": 64,
         "volume.max": 64,
         "master.telemetry": "false",

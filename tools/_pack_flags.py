@@ -34,8 +34,8 @@ class _Precision(StrEnum):
     MM5 = "5mm"
 
 
-def _argument(name: str, metavar: str, text: str) -> Parameter:
-    annotation = Annotated[Path, typer.Argument(metavar=metavar, help=text)]
+def _argument(name: str, kind: Any, metavar: str, text: str) -> Parameter:  # Any: a type, which annotations want at run time
+    annotation = Annotated[kind, typer.Argument(metavar=metavar, help=text)]
     return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
 
 
@@ -51,8 +51,8 @@ SENSORS: Final = _flag("--sensors", list[str] | None, None, "Sensors to pack, na
 """For adapters without a choice of sensors of their own."""
 
 _ALL: Final = (
-    _argument("source", "SRC", "Folder or file to pack."),
-    _argument("destination", "DST", "Where the set goes: a new or empty folder."),
+    _argument("source", Path, "SRC", "Folder or file to pack."),
+    _argument("destination", str, "DST", "Where the set goes: a new or empty folder, or a store's URL (s3://bucket/prefix)."),
     _flag("--format", _Format, _Format.ARROW, "arrow to train from; tar where tar tools or webdataset read along."),
     _flag("--shard-size", str, "256MB", "Aim for data files of this size, such as 64MB or 1GB.", metavar="SIZE"),
     _flag("--workers", int | None, None, "Worker processes; by default one a core. The bytes do not depend on it.", least=1),

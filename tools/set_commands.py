@@ -25,8 +25,9 @@ class _Format(StrEnum):
     TAR = "tar"
 
 
-SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="Folder of a packed set.")]
-Destination = Annotated[Path, typer.Argument(metavar="DST", help="Where the new set goes: a new or empty folder.")]
+SetArgument = Annotated[str, typer.Argument(metavar="SET", help="Folder of a packed set, or its URL (s3://…).")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="SET", help="Folder of a packed set.")]
+Destination = Annotated[str, typer.Argument(metavar="DST", help="Where the new set goes: a new or empty folder, or a URL.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the set at DST once the new one stands.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -82,7 +83,7 @@ def convert(
 
 
 def merge(
-    locations: Annotated[list[Path], typer.Argument(metavar="SET SET … DST", help="Two or more sets, then the new one.")],
+    locations: Annotated[list[str], typer.Argument(metavar="SET SET … DST", help="Two or more sets, then the new one.")],
     overwrite: Overwrite = False,
 ) -> None:
     """Run `headway merge`."""
@@ -94,7 +95,7 @@ def merge(
 
 
 def repair(
-    location: SetArgument,
+    location: FolderArgument,
     copy: Annotated[
         Path | None, typer.Option("--from", metavar="COPY", help="Take intact files from this second copy: loses nothing.")
     ] = None,
@@ -144,7 +145,7 @@ def _tell_verdict(found: VerifyReport, seconds: float, *, as_json: bool) -> None
         say(f"set id    {found.set_id}")
 
 
-def _tell_written(manifest: Manifest, destination: Path) -> None:
+def _tell_written(manifest: Manifest, destination: str) -> None:
     say(
         f"written   {len(manifest.drives)} drives, {manifest.frames:,} frames, {human_bytes(manifest.stored_bytes)} in "
         f"{len(manifest.shards)} {manifest.kind} shards to {plain(destination)}"

@@ -63,9 +63,14 @@ class LocalStore:
                     found.append(_entry(name, status))
         yield from sorted(found, key=lambda entry: entry.name)
 
-    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False) -> Entry:
-        """Publish a file: written aside, synced, then renamed (or linked, where it must not exist yet) into place."""
+    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False, if_version: str = "") -> Entry:
+        """Publish a file: written aside, synced, then renamed (or linked, where it must not exist yet) into place.
+
+        File systems have no conditional rename: `if_version` is compared before, and is no lock between processes.
+        """
         target = self._path(name)
+        if if_version and self.head(name).version != if_version:
+            raise StoreError(errno.ESTALE, f"{target} is no longer the version that was to be replaced; nothing was written")
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = target.parent / f".headway-{secrets.token_hex(16)}"
         try:

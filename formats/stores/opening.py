@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,7 +13,24 @@ from .local import LocalStore
 from .retry import Retry
 from .store import Store
 
-__all__ = ["open_store"]
+__all__ = ["is_remote", "local_path", "open_store"]
+
+# What pathlib makes of a URL: "s3://bucket" becomes "s3:/bucket".
+_FLATTENED = re.compile(r"(s3|gs|az|https?|file):/[^/]")
+
+
+def is_remote(location: str | os.PathLike[str]) -> bool:
+    """Whether a location is a URL of an object store or an HTTP server, not a local folder."""
+    text = os.fspath(location)
+    if _FLATTENED.match(text):
+        raise UsageError(f"location {text!r} was a URL and lost a slash, as pathlib does it; give URLs as text")
+    return "://" in text and urlsplit(text).scheme not in ("", "file")
+
+
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """Return the path of a local location, given as such or as a `file://` URL."""
+    text = os.fspath(location)
+    return Path(unquote(urlsplit(text).path)) if text.startswith("file://") else Path(text)
 
 
 def open_store(location: str | Path, *, retry: Retry | None = None, config: Mapping[str, str] | None = None) -> Store:

@@ -37,7 +37,9 @@ _THROTTLED = re.compile(r"\b(429|SlowDown|TooManyRequests|RequestLimitExceeded|S
 _TRANSIENT = re.compile(
     r"\b(50[0234]|408|timed? ?out|reset|refused|closed|broken pipe|incomplete|unexpected eof|dns)\b", re.IGNORECASE
 )
-_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d")  # the request itself is at fault; the same again gets the same answer
+_REFUSED = re.compile(
+    r"status code: 4(?!08|29)\d\d|builder error"
+)  # the request itself is at fault; the same again gets the same answer
 _AUTH = re.compile(r"\b(401|403|AccessDenied|ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch)\b")
 
 
@@ -71,7 +73,7 @@ class RemoteStore:
             url,
             client_options={
                 "timeout": timedelta(seconds=request_timeout_s),
-                "allow_http": parts.scheme == "http" or _allows_http(config),
+                "allow_http": parts.scheme == "http" or _allows_http({**_environment(), **config}),
             },
             retry_config={"max_retries": 0},
             **config,
@@ -115,15 +117,26 @@ class RemoteStore:
 
         yield from sorted(self._run(f"listing {prefix!r}", collect), key=lambda entry: entry.name)
 
-    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False) -> Entry:
+    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False, if_version: str = "") -> Entry:
         """Publish an object whole; `if_absent` fails with FileExistsError semantics where one is there already."""
         size = data.stat().st_size if isinstance(data, Path) else len(data)
-        options: dict[str, object] = {"mode": "create", "use_multipart": False} if if_absent else {"chunk_size": _PART_BYTES}
+        options: dict[str, object] = {"chunk_size": _PART_BYTES}
+        if if_absent or if_version:
+            options = {"mode": "create" if if_absent else self._only_over(name, if_version), "use_multipart": False}
         result = self._run(
             f"writing {size} bytes to {name!r}",
             lambda: self._obstore.put(self._client, check_object_name(name), data, **options),
         )
         return Entry(name=name, size=size, version=result["e_tag"] or "")
+
+    def _only_over(self, name: str, version: str) -> dict[str, str]:
+        """Return the condition that `name` still has this version; some stores want their own number beside the ETag."""
+        meta = self._run(f"asking for the version of {name!r}", lambda: self._obstore.head(self._client, check_object_name(name)))
+        if meta["e_tag"] != version:
+            raise StoreError(
+                errno.ESTALE, f"{self.url}/{name} has version {meta['e_tag']}, expected {version}; nothing was written"
+            )
+        return {key: meta[key] for key in ("e_tag", "version") if meta.get(key) is not None}
 
     def delete(self, name: str) -> None:
         """Remove an object; removing what is not there is no error."""
@@ -191,6 +204,11 @@ def classify(error: Exception) -> Failure:
 
 def _entry(name: str, meta: Any) -> Entry:  # Any: obstore's ObjectMeta is a TypedDict that exists only for type checkers
     return Entry(name=name, size=int(meta["size"]), version=meta["e_tag"] or "")
+
+
+def _environment() -> dict[str, str]:
+    """The endpoints that the client takes from the environment, as every tool of that store does."""
+    return {name.lower(): value for name, value in os.environ.items() if name.startswith(("AWS_ENDPOINT", "AZURE_STORAGE_EN"))}
 
 
 def _allows_http(config: Mapping[str, str]) -> bool:

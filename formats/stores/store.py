@@ -46,8 +46,12 @@ class Store(Protocol):
         """Yield every object whose name starts with `prefix`, by name."""
         ...
 
-    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False) -> Entry:
-        """Publish an object whole: readers see the old bytes or the new, never a mixture."""
+    def put(self, name: str, data: bytes | Path, *, if_absent: bool = False, if_version: str = "") -> Entry:
+        """Publish an object whole: readers see the old bytes or the new, never a mixture.
+
+        With `if_absent` only where there is none, with `if_version` only over that version; StoreError otherwise, with errno
+        EEXIST or ESTALE.
+        """
         ...
 
     def delete(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from headway.formats import StoreError, UsageError
-from headway.formats.stores import Retry, Store, check_object_name, open_store
+from headway.formats.stores import Retry, Store, check_object_name, is_remote, local_path, open_store
 from headway.formats.stores.remote import classify
 from tests.seaweed import S3Server, seaweed, weed
 
@@ -72,6 +73,15 @@ def test_if_absent_never_overwrites(store: Store) -> None:
     with pytest.raises(StoreError, match="exists"):
         store.put("m", b"two", if_absent=True)
     assert bytes(store.read("m", 0, 3)) == b"one"
+
+
+def test_if_version_replaces_that_version_only(store: Store) -> None:
+    old = store.put("m", b"one")
+    store.put("m", b"two!", if_version=old.version)
+    with pytest.raises(StoreError) as caught:
+        store.put("m", b"three", if_version=old.version)
+    assert caught.value.errno == errno.ESTALE
+    assert bytes(store.read("m", 0, 4)) == b"two!"
 
 
 def test_list_is_sorted_and_complete(store: Store) -> None:
@@ -253,3 +263,13 @@ def test_a_server_that_ignores_ranges_is_refused(flaky: tuple[str, type[_Flaky]]
 )
 def test_classification(error: Exception, failure: str) -> None:
     assert classify(error) == failure
+
+
+def test_urls_are_told_from_paths() -> None:
+    assert is_remote("s3://sets/a")
+    assert is_remote("https://example.org/a")
+    assert not is_remote("sets/a")
+    assert not is_remote(Path("/sets/a:b"))
+    assert local_path("file:///sets/a%20b") == Path("/sets/a b")
+    with pytest.raises(UsageError, match="lost a slash"):
+        is_remote(Path("s3://sets/a"))
