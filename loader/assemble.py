@@ -155,6 +155,11 @@ def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Seque
 
 def _check_decodable(sensor: Sensor) -> None:
     colour = sensor.camera.colour if sensor.camera is not None else ""
+    if sensor.codec == "video":
+        raise UsageError(
+            f"images of sensor {sensor.name!r} are video packets, which batches cannot be made of yet: pack the source again with "
+            "--video jpeg, or read frames with PackedSet.timeline(…).frames(rows)"
+        )
     if sensor.codec not in ("jpeg", "png") or colour not in ("rgb", "mono"):
         raise UsageError(
             f"images of sensor {sensor.name!r} are {colour} in codec {sensor.codec!r}, and only rgb and mono in jpeg and png "
