@@ -96,6 +96,10 @@ class PackOptions:
                 replace(sensor, codec=self.points_codec) if sensor.kind == "points" and sensor.codec is not None else sensor
                 for sensor in chosen
             )
+        if self.drop_nan and all(sensor.codec != "points-quantised" for sensor in chosen):
+            raise UsageError(
+                "drop_nan leaves points out of points-quantised sensors only, and none is packed so; set --lidar-precision"
+            )
         return Schema(reference=schema.reference, sensors=tuple(with_facts(sensor) for sensor in self._edited(chosen)))
 
     def _edited(self, sensors: tuple[Sensor, ...]) -> tuple[Sensor, ...]:

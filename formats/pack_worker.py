@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -321,7 +321,10 @@ def _problem(error: Exception, sensor: Sensor, timeline: SourceTimeline, row: in
         reason, code = f"cannot be read ({error.strerror or error}); mend its storage", "unreadable"
     else:
         reason, code = str(error), "image" if sensor.kind == "image" else "bad"
-    return Problem(path=timeline.origin(row), reason=reason, sensor=sensor.name, stamp_ns=int(timeline.stamps[row]), code=code)
+    stamp_ns = int(timeline.stamps[row])
+    place = Problem(path=timeline.origin(row), reason="", sensor=sensor.name, stamp_ns=stamp_ns, code=code)
+    # An adapter's own message names the place as well; once is enough.
+    return replace(place, reason=reason.replace(str(place).removesuffix(": "), "it"))
 
 
 def _attach(drive: SourceDrive, piece: Piece, task: ShardTask) -> tuple[AttachedFile, ...]:

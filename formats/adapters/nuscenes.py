@@ -61,6 +61,10 @@ class NuScenesOptions:
     """Fields of a LiDAR file, all float32: nuScenes and Lyft write x y z intensity ring."""
     allow_missing: bool = False
     """Leave out rows whose file is not on disk (a download without sweeps) instead of refusing; each is listed as ignored."""
+    bad_images: Literal["fail", "reject", "keep"] = "fail"
+    """As in `PackOptions`: with "reject" or "keep", empty images are no reason to refuse the source; the packer lists them."""
+    drop_nan: bool = False
+    """As in `PackOptions`: let points without a finite position pass, for the packer to leave out. Not with lidarseg labels."""
     licence: str | None = None
     """What the manifest says about the licence; None for the dataset's own."""
     table_bytes: int = 8 << 30
@@ -113,6 +117,7 @@ class NuScenes:
             layout=options.points_layout,
             labels=any(name.endswith(LABELS) for name in taken),
             allow_missing=options.allow_missing,
+            allow_empty_images=options.bad_images != "fail",
             findings=findings,
         )
         self._numbers: dict[str, int] = {}
@@ -138,6 +143,7 @@ class NuScenes:
             chosen=self._chosen,
             folder=self._folder,
             layout=self._options.points_layout,
+            drop_nan=self._options.drop_nan,
             schema=self.schema,
             scene=self._numbers[name],
         )
@@ -169,9 +175,9 @@ class NuScenes:
         for number in self._chosen.scenes:
             scene = tables.scenes[number]
             if not (scene_of_row == number).any():
-                findings.add(
-                    "absent", f"{shown}/scene.json", f"scene {scene.name!r} has no sensor data; leave it out with --split"
-                )
+                if not findings.unread:
+                    reason = f"scene {scene.name!r} has no sensor data; leave it out with --split"
+                    findings.add("absent", f"{shown}/scene.json", reason)
                 continue
             attributes: dict[str, str | int | float | bool] = {"description": scene.description, "scene_token": scene.token}
             if 0 <= scene.log < len(tables.logs):

@@ -117,6 +117,7 @@ def check_files(
     layout: Layout,
     labels: bool,
     allow_missing: bool,
+    allow_empty_images: bool,
     findings: Findings,
 ) -> tuple[Chosen, list[Ignored]]:
     """Check every file the chosen rows name, and list what is there besides."""
@@ -147,7 +148,7 @@ def check_files(
                 continue
             elif size < 0:
                 fault = f"not on disk, but {shown}/sample_data.json names it; {_FETCH}"
-            else:
+            elif size or modality != "camera" or not allow_empty_images:
                 code, fault = _content_fault(path, name, size, modality, layout)
             if fault:
                 findings.add(code, prefix + name, fault, sensor=channel, stamp_ns=int(tables.row_stamp[row]))
@@ -245,7 +246,7 @@ def _by_directory(files: NDArray[np.bytes_]) -> Iterator[tuple[str, list[str], l
 
 def _content_fault(directory: Path, name: str, size: int, modality: str, layout: Layout) -> tuple[str, str]:
     if size == 0:
-        return "truncated", "0 bytes; download the file again"
+        return "truncated", "0 bytes; download the file again" + ", or pass --bad-images reject" * (modality == "camera")
     if not name.lower().endswith(_SUFFIXES[modality]):
         expected = " or ".join(_SUFFIXES[modality])
         return "layout", f"a {modality} file whose name does not end in {expected}; leave this sensor out with --sensors"

@@ -41,6 +41,7 @@ class SceneDrive:
     chosen: Chosen
     folder: Folder
     layout: Layout
+    drop_nan: bool
     schema: Schema
     scene: int
 
@@ -121,7 +122,10 @@ class SceneDrive:
         what = f"{filename} (sensor {self.tables.channel_of(at)!r}, stamp {int(self.tables.row_stamp[at])})"
         if modality == "camera":
             return read_image(path, what, int(self.tables.row_width[at]), int(self.tables.row_height[at]))
-        return read_radar(path, what) if modality == "radar" else read_lidar(path, self.layout, what)
+        if modality == "radar":
+            return read_radar(path, what, allow_nan=self.drop_nan)
+        # Labels go by position: a point that leaves would shift them all.
+        return read_lidar(path, self.layout, what, allow_nan=self.drop_nan and at not in self.chosen.label_files)
 
     def _labels(self, rows: NDArray[np.int64], row: int) -> Payload:
         at = int(rows[row])

@@ -157,8 +157,11 @@ def layout_fault_of_file(path: Path, size: int, layout: Layout) -> str:
     return f"{size} bytes fit layouts {' and '.join(map(repr, fitting))}, but {faults[layout]} as {layout!r}{also}"
 
 
-def read_lidar(path: Path, layout: Layout, what: str) -> NDArray[Any]:
-    """Return the points of a LiDAR file, untouched; `what` names it in the `DecodeError` of a bad one."""
+def read_lidar(path: Path, layout: Layout, what: str, *, allow_nan: bool = False) -> NDArray[Any]:
+    """Return the points of a LiDAR file, untouched; `what` names it in the `DecodeError` of a bad one.
+
+    With `allow_nan`, points without a finite position may be among them, for the packer to leave out.
+    """
     data = _read(path, what)
     dtype = _LIDAR[layout]
     if len(data) == 0 or len(data) % dtype.itemsize:
@@ -167,8 +170,9 @@ def read_lidar(path: Path, layout: Layout, what: str) -> NDArray[Any]:
             "download the file again, or set points_layout"
         )
     points = np.frombuffer(data, dtype)
-    _refuse_nan(points, what)
-    fault = layout_fault(points)
+    known = _placed(points) if allow_nan else points
+    _refuse_nan(known, what)
+    fault = layout_fault(known)
     if fault:
         raise DecodeError(f"cannot read {what} as layout {layout!r}: {fault}; set points_layout, or download the file again")
     return points
@@ -199,8 +203,11 @@ def read_labels(path: Path, what: str) -> NDArray[Any]:
     return np.frombuffer(_read(path, what), np.dtype([("label", "u1")]))
 
 
-def read_radar(path: Path, what: str) -> NDArray[Any]:
-    """Return the points of a nuScenes radar PCD, untouched. A first point of NaN means none, as nuScenes writes it."""
+def read_radar(path: Path, what: str, *, allow_nan: bool = False) -> NDArray[Any]:
+    """Return the points of a nuScenes radar PCD, untouched. A first point of NaN means none, as nuScenes writes it.
+
+    `allow_nan` is as in `read_lidar`.
+    """
     data = _read(path, what)
     header, count = _radar_header(data, what)
     end = header + count * _RADAR.itemsize
@@ -212,7 +219,7 @@ def read_radar(path: Path, what: str) -> NDArray[Any]:
     points = np.frombuffer(data, _RADAR, count, header)
     if count and np.isnan(points["x"][0]):
         return points[:0]
-    _refuse_nan(points, what)
+    _refuse_nan(_placed(points) if allow_nan else points, what)
     return points
 
 
@@ -247,8 +254,15 @@ def _radar_header(data: bytes, what: str) -> tuple[int, int]:
 
 
 def _finite(points: NDArray[Any]) -> NDArray[Any]:
-    good = np.logical_and.reduce([np.isfinite(points[name]) for name in points.dtype.names or ()])
-    return points[good]
+    return _where_finite(points, points.dtype.names or ())
+
+
+def _placed(points: NDArray[Any]) -> NDArray[Any]:
+    return _where_finite(points, "xyz")
+
+
+def _where_finite(points: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
+    return points[np.logical_and.reduce([np.isfinite(points[name]) for name in names])]
 
 
 def _refuse_nan(points: NDArray[Any], what: str) -> None:
@@ -257,7 +271,7 @@ def _refuse_nan(points: NDArray[Any], what: str) -> None:
             bad = ~np.isfinite(points[name])
             raise DecodeError(
                 f"cannot read {what}: {int(bad.sum())} points from {int(np.argmax(bad))} on have NaN or infinity in {name!r}, "
-                "expected finite numbers; drop those points in the source, or leave this file out"
+                "expected finite numbers; mend the file, or leave out points without a position (--lidar-precision, --drop-nan)"
             )
 
 

@@ -51,6 +51,8 @@ class Findings:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.counts: Counter[str] = Counter()
+        self.unread: set[str] = set()
+        """Tables that could not be read whole: what others seek in them in vain says nothing more."""
         self._listed: Counter[tuple[str, str]] = Counter()
 
     def add(self, code: str, path: str, reason: str, *, sensor: str = "", stamp_ns: int | None = None) -> None:
@@ -164,6 +166,9 @@ class TableReader:
             self.findings.add("duplicate", self.name(table), f"row {row}: token {token!r} is used by an earlier row; {DOWNLOAD}")
         return columns, index
 
+    def is_whole(self, table: str) -> bool:
+        return self.name(table) not in self.findings.unread
+
     def has(self, table: str) -> bool:
         return (self._folder / f"{table}.json").exists()
 
@@ -185,7 +190,7 @@ class TableReader:
         if empty:
             broken &= tokens != b""
         stamps = columns.get("timestamp")
-        for row in np.flatnonzero(broken):
+        for row in np.flatnonzero(broken) if self.is_whole(target.removesuffix(".json")) else ():
             self.findings.add(
                 "dangling",
                 self.name(table),
@@ -224,6 +229,7 @@ def _batches(path: Path, shown: str, findings: Findings, limit_bytes: int) -> It
             findings.add(
                 "json", shown, f"{size} bytes, above the limit of {limit_bytes}; raise table_bytes if this table is meant"
             )
+            findings.unread.add(shown)
             return
         for row in json_rows(path):
             batch.append(row)
@@ -233,9 +239,11 @@ def _batches(path: Path, shown: str, findings: Findings, limit_bytes: int) -> It
                 batch = []
     except FileNotFoundError:
         findings.add("missing", shown, "no such table; nuScenes needs it, download the metadata archive again")
+        findings.unread.add(shown)
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         findings.add("json", shown, f"broken JSON after {number} rows: {why}; download the table again")
+        findings.unread.add(shown)
     if batch:
         yield number - len(batch), batch
 

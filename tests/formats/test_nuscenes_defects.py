@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from headway.formats import PackOptions, SourceError, UsageError, pack
+from headway.formats import PackOptions, SourceError, UsageError, open_set, pack
 from headway.formats.adapters import SourceSpec
 from headway.formats.adapters.nuscenes import NuScenes, NuScenesOptions
 from headway.tools.synthetic import SYNTHETIC_VERSION, write_nuscenes
@@ -343,6 +343,52 @@ def test_a_bad_payload_stops_the_pack_and_leaves_nothing(
     assert str(stamp_of(path)) in text
     assert re.search(said, text)
     assert sorted(item.name for item in tmp_path.iterdir()) == before
+
+
+def test_what_a_missing_table_held_is_not_missed_a_second_time(root: Path) -> None:
+    """One line a table, not one a row that points into it."""
+    for name in ("sample", "log", "ego_pose"):
+        table(root, name).unlink()
+    edit(root, "sample_annotation", lambda rows: rows[0].__setitem__("instance_token", "nowhere"))
+    problems = problems_of(root).problems
+    assert sorted(problem.code for problem in problems) == ["dangling", "missing", "missing", "missing"]
+    assert any("'nowhere'" in problem.reason for problem in problems)
+
+
+@pytest.mark.parametrize("policy", ["reject", "keep"])
+def test_an_empty_image_is_rejected_or_kept_as_asked(root: Path, tmp_path: Path, policy: Any) -> None:
+    path = files(root, "CAM_FRONT")[1]
+    path.write_bytes(b"")
+    asked = SourceSpec(kind="nuscenes", path=str(root), options={"bad_images": policy})
+    report = pack(asked, tmp_path / "set", PackOptions(workers=1, bad_images=policy))
+    (problem,) = report.rejected if policy == "reject" else report.kept
+    assert (problem.path, problem.stamp_ns) == (path.relative_to(root).as_posix(), stamp_of(path))
+    assert "0 bytes" in problem.reason or "empty" in problem.reason
+
+
+def test_points_without_a_position_are_left_out_as_asked(root: Path, tmp_path: Path) -> None:
+    path = nan_points(root)
+    asked = SourceSpec(kind="nuscenes", path=str(root), options={"drop_nan": True})
+    options = PackOptions(workers=1, points_codec="points-quantised", drop_nan=True)
+    with open_set(pack(asked, tmp_path / "set", options).location) as packed:
+        points = packed.timeline("LIDAR_TOP").value(LIDAR_ROW)
+    assert isinstance(points, np.ndarray)
+    assert len(points) == path.stat().st_size // 20 - 1
+    assert np.isfinite(points["y"]).all()
+
+
+def test_points_are_not_left_out_without_a_grid(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--lidar-precision"):
+        pack(spec(root), tmp_path / "set", PackOptions(workers=1, drop_nan=True))
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_bad_payload_names_its_place_once(root: Path, tmp_path: Path) -> None:
+    path = nan_points(root)
+    with pytest.raises(SourceError) as caught:
+        pack(spec(root), tmp_path / "set", PackOptions(workers=1))
+    assert str(caught.value).count(path.name) == 1
+    assert "--drop-nan" in str(caught.value)
 
 
 @pytest.mark.slow
