@@ -18,6 +18,7 @@ from .errors import DecodeError
 from .image_header import image_header
 from .jpeg import exif_orientation, scan
 from .limits import Limits
+from .raw_image import raw_pixels, states_size
 from .schema import INTRINSICS, PACK_AFFINE, Column, Sensor
 
 __all__ = ["IMAGE_SIZE", "CheckImages", "ImageFacts", "with_facts"]
@@ -74,7 +75,8 @@ class ImageFacts:
             facts = self._facts(data)
             if self._check == "decode":
                 self._decode(data)
-            self._check_raw(data, row)
+            if self.sensor.codec == "raw" and states_size(self.sensor):
+                raw_pixels(data, self.sensor, int(row["width"]), int(row["height"]))
             if self.sensor.edit is not None:
                 data, facts = self._edit(data, facts)
         except DecodeError as error:
@@ -117,16 +119,6 @@ class ImageFacts:
         from .image_check import check_decodes  # loads codecs that most packing never needs
 
         check_decodes(data, str(self.sensor.codec), self.limits)
-
-    def _check_raw(self, data: bytes, row: Mapping[str, Any]) -> None:
-        """Compare the bytes of raw pixels with the size their row states."""
-        if self.sensor.codec != "raw" or not self.sensor.fields or not {"width", "height"} <= row.keys():
-            return
-        width, height, pixel = int(row["width"]), int(row["height"]), self.sensor.record_dtype.itemsize
-        if len(data) != width * height * pixel:
-            raise DecodeError(
-                f"expected {width} × {height} raw pixels of {pixel} bytes, found {len(data)} bytes; mend the source or its size"
-            )
 
     def _facts(self, data: bytes) -> dict[str, Any]:
         if self.sensor.codec == "png":

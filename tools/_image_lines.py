@@ -43,6 +43,8 @@ def image_facts(timeline: Timeline) -> Facts:
         facts["four_channels"] = int((sampling[:, 3] > 0).any(1).sum())
         facts["bytes_after_end"] = int((timeline.take("jpeg_trailing", rows) > 0).sum())
         facts["subsampling"] = _subsampling(sampling)
+    if sensor.codec == "video":
+        facts["longest_group"] = int(timeline.take("gop_rows", rows).max()) + 1
     if sensor.has("png_bits"):
         facts["bits"] = np.unique(timeline.take("png_bits", rows)).tolist()
     return facts
@@ -57,6 +59,8 @@ def image_lines(facts: Facts) -> list[str]:
         more = f" and {len(sizes) - _SIZES} other sizes" if len(sizes) > _SIZES else ""
         coding = facts.get("subsampling") or [f"{bits} bit" for bits in facts.get("bits", [])]
         lines.append(f"{shown}{more} px{', ' + ', '.join(coding) if coding else ''}")
+    if "longest_group" in facts:
+        lines.append(f"video packets, a key frame at least every {facts['longest_group']} frames: a frame decodes from there on")
     turned = {tag: count for tag, count in facts.get("orientations", {}).items() if tag not in ("0", "1")}
     if turned:
         listed = ", ".join(f"{tag} on {count:,} images" for tag, count in turned.items())

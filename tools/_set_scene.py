@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, DecodeError, Sensor, UsageError
 from ..formats.pose import interpolate, invert, to_matrix
+from ..formats.raw_image import read_raw, states_size
 from .scene import SECOND, CameraImage, Path, Scene, boxes_of, chain, in_ring_order, is_radar, move, no_boxes
 
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
+    from ..formats.timeline import Timeline
 
 __all__ = ["scene_from_set"]
 
@@ -49,7 +51,7 @@ def scene_from_set(packed: PackedSet, frame: int) -> Scene:
             cameras.append(
                 CameraImage(
                     name=sensor.name,
-                    image=_decode(sensor, timeline.value(row)),
+                    image=_picture(timeline, row),
                     intrinsics=np.asarray(matrix, np.float64),
                     from_ego=np.linalg.inv(to_world @ to_own_ego) @ to_matrix(ego),
                     model=sensor.camera.model,
@@ -112,14 +114,18 @@ def _path(packed: PackedSet, drive: int, stamp: int, from_world: Float) -> Path:
     return Path(seconds=(at - stamp) / SECOND, position=position)
 
 
-def _decode(sensor: Sensor, data: object) -> NDArray[np.uint8]:
-    """Return RGB of an encoded image as it is stored: the orientation tag is not applied, as intrinsics do not know it.
+def _picture(timeline: Timeline, row: int) -> NDArray[np.uint8]:
+    """Return RGB of an image as it is stored: the orientation tag is not applied, as intrinsics do not know it.
 
-    Raw sensor data has no picture to show: a grey sheet stands for it, on which points and boxes still lie.
+    Raw pixels of unstated size have no picture to show: a grey sheet stands for it, on which points and boxes still lie.
     """
-    assert isinstance(data, bytes | bytearray | memoryview)
+    sensor = timeline.sensor
     if sensor.codec == "raw":
-        return np.full((900, 1600, 3), 70, np.uint8)
+        return _levels(read_raw(timeline, row)) if states_size(sensor) else np.full((900, 1600, 3), 70, np.uint8)
+    data = timeline.value(row)
+    if isinstance(data, np.ndarray):  # a video frame
+        return data
+    assert isinstance(data, bytes)
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if len(data) else None
     if image is None:
@@ -128,3 +134,11 @@ def _decode(sensor: Sensor, data: object) -> NDArray[np.uint8]:
             "run `headway verify`, or export the frame to look at the bytes"
         )
     return np.asarray(image[..., ::-1], np.uint8)
+
+
+def _levels(pixels: NDArray[Any]) -> NDArray[np.uint8]:  # Any: what raw images hold
+    """Return RGB of raw pixels: bytes as they are, depths and longer ones brightest at their largest; bayer stays a mosaic."""
+    if pixels.dtype != np.uint8:
+        finite = np.nan_to_num(pixels.astype(np.float64), posinf=0.0, neginf=0.0)
+        pixels = np.clip(finite * 255 / max(float(finite.max(initial=0.0)), 1e-9), 0, 255).astype(np.uint8)
+    return np.repeat(pixels[..., None], 3, 2) if pixels.ndim == 2 else pixels

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ..formats import UsageError
+from ..formats.raw_image import read_raw, states_size
 from ._image_lines import image_facts, image_lines
 from .console import human_bytes, human_time, plain, say
 
@@ -25,7 +26,7 @@ __all__ = ["export_frame", "frame_facts", "global_frame", "print_drive", "print_
 Facts = dict[str, Any]  # Any: JSON
 _RATED_DRIVES = 64  # rates are medians; more drives would read more index pages and change nothing
 _LISTED = 30
-_SUFFIX = {"jpeg": "jpg", "png": "png", "raw": "raw", "video": "packet", "array": "npy", "text": "txt", "table": "json"}
+_SUFFIX = {"jpeg": "jpg", "png": "png", "raw": "raw", "video": "png", "array": "npy", "text": "txt", "table": "json"}
 
 
 def set_facts(packed: PackedSet) -> Facts:
@@ -204,8 +205,8 @@ def print_frame(packed: PackedSet, frame: int, *, as_json: bool) -> None:
 def export_frame(packed: PackedSet, frame: int, directory: Path) -> list[Path]:
     """Write each payload filed under a global frame as a file of its own, and `frame.json` with stamps and columns.
 
-    Images, points and text have the bytes of the source; tables are JSON, arrays .npy. Own payloads are `<sensor>.<suffix>`,
-    others `<sensor>@<stamp>.<suffix>`, with bytes outside [A-Za-z0-9_-] percent-escaped.
+    Images, points and text have the bytes of the source; tables are JSON, arrays and raw pixels .npy, video frames PNG. Own
+    payloads are `<sensor>.<suffix>`, others `<sensor>@<stamp>.<suffix>`, with bytes outside [A-Za-z0-9_-] percent-escaped.
 
     Raises:
         UsageError: the directory is not empty.
@@ -222,7 +223,8 @@ def export_frame(packed: PackedSet, frame: int, directory: Path) -> list[Path]:
         for row in packed.filed(sensor.name, frame):
             stamp = int(timeline.take("stamp", np.array([row]))[0])
             stem = _escape(sensor.name) + ("" if row == own else f"@{stamp}")
-            path = directory / f"{stem}.{_SUFFIX.get(sensor.codec, 'bin')}"
+            suffix = "npy" if sensor.codec == "raw" and states_size(sensor) else _SUFFIX.get(sensor.codec, "bin")
+            path = directory / f"{stem}.{suffix}"
             _write(path, sensor, timeline, row)
             written.append(path)
     path = directory / "frame.json"
@@ -232,14 +234,18 @@ def export_frame(packed: PackedSet, frame: int, directory: Path) -> list[Path]:
 
 
 def _write(path: Path, sensor: Sensor, timeline: Timeline, row: int) -> None:
-    value = timeline.value(row)
+    value = read_raw(timeline, row) if path.suffix == ".npy" and sensor.kind == "image" else timeline.value(row)
     with open(path, "xb") as file:
         if isinstance(value, str):
             file.write(value.encode())
         elif isinstance(value, Mapping):
             columns = {name: [_plain_value(item) for item in column] for name, column in value.items()}
             file.write((json.dumps(columns, indent=1) + "\n").encode())
-        elif isinstance(value, np.ndarray) and sensor.kind == "array":
+        elif isinstance(value, np.ndarray) and sensor.codec == "video":
+            import cv2  # `show` without --export should not wait for it
+
+            file.write(cv2.imencode(".png", value[..., ::-1])[1].tobytes())
+        elif isinstance(value, np.ndarray) and sensor.kind in ("array", "image"):
             np.save(file, value, allow_pickle=False)
         elif isinstance(value, np.ndarray):
             file.write(np.ascontiguousarray(value).tobytes())
