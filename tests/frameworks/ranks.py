@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from headway import Window
 from headway.loader.plan import Plan
 from headway.loader.shuffled import Shuffled
 
-__all__ = ["Ranks", "needs"]
+__all__ = ["Ranks", "free_port", "needs"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHERS_SAY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
@@ -40,12 +41,33 @@ class Ranks:
         """Run the program on `ranks` processes to its end; `expect` None: it is to fail."""
         module = f"tests.frameworks.programs.{self.program}"
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--module"] if torchrun else ["-m"]
-        environ = {name: value for name, value in os.environ.items() if name not in _LAUNCHERS_SAY}
-        environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "0"}
         command = [sys.executable, *launch, module, str(self.set_path), str(self.out), *options]
-        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=170)
+        done = subprocess.run(command, cwd=ROOT, env=_environ(), capture_output=True, text=True, timeout=170)
         failed = done.returncode != 0
         assert failed == (expect is None), f"{' '.join(command)} gave {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+    def start_elastic(self, port: int, *options: str) -> None:
+        """Run the program under two torchrun agents of two ranks, of which the second dies; the first is to end well."""
+        module = f"tests.frameworks.programs.{self.program}"
+        conf = "join_timeout=60,last_call_timeout=8,keep_alive_interval=1,keep_alive_max_attempt=3"
+        agents = []
+        for number in range(2):
+            torchrun = [
+                "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=2", "--max-restarts=3", "--rdzv-backend=c10d",
+                f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic", f"--rdzv-conf={conf},is_host={1 - number}",
+                "--local-addr=127.0.0.1", "--monitor-interval=0.5", "--module",
+            ]  # fmt: skip
+            command = [sys.executable, *torchrun, module, str(self.set_path), str(self.out), *options]
+            extra = {"DIES_WITH_ITS_NODE": "1"} if number else {}
+            with (self.out / f"agent{number}.log").open("w") as log:
+                agents.append(subprocess.Popen(command, cwd=ROOT, env=_environ() | extra, stdout=log, stderr=log))
+        try:
+            assert agents[0].wait(170) == 0, (self.out / "agent0.log").read_text()[-4000:]
+            assert agents[1].wait(10) != 0
+        finally:
+            for agent in agents:
+                agent.kill()
+                agent.wait()
 
     def entries(self, run: str, rank: int) -> list[dict[str, Any]]:  # Any: JSON
         """Return what one rank wrote in one run."""
@@ -66,3 +88,17 @@ class Ranks:
         dataset = headway.open(self.set_path, windows=[Window("note"), Window("ego"), Window("LIDAR")])
         plan = Plan(dataset.view.info, Shuffled(), seed=3, epoch=epoch, segments=[(batch_size, 0)])
         return [plan.step(step).items.tolist() for step in range(plan.steps)]
+
+
+def _environ() -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if name not in _LAUNCHERS_SAY}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "0"}
+
+
+def free_port() -> int:
+    """Return a TCP port of this machine that nobody uses now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from .ranks import Ranks, needs
+from .ranks import Ranks, free_port, needs
 
 needs("jax")
 pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -15,10 +14,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(300)
 
 def test_two_processes_make_global_arrays(frames_set: Path, tmp_path: Path) -> None:
     ranks = Ranks(program="jax_ranks", set_path=frames_set, out=tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks.start("--port", str(port))
+    ranks.start("--port", str(free_port()))
     plan = ranks.planned(4)
     assert ranks.steps("first") == plan
     for rank in range(2):

@@ -1,8 +1,12 @@
-"""torchrun with DDP or FSDP2: the checkpoint holds the state of the batch that was trained on last."""
+"""torchrun with DDP or FSDP2: the checkpoint holds the state of the batch that was trained on last.
+
+As kind "elastic" it keeps a global batch of 8 on however many ranks torchrun has for it, and goes on after each of its restarts.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 
 import torch
 import torch.distributed as dist
@@ -16,6 +20,10 @@ def main() -> None:
     """Train; write a checkpoint after each step; go on from one if asked to."""
     given = arguments()
     dist.init_process_group("gloo")
+    if given.kind == "elastic":
+        given.batch_size = 8 // dist.get_world_size()
+        given.called = f"restart{os.environ['TORCHELASTIC_RESTART_COUNT']}-{dist.get_world_size()}"
+        given.resume = (given.out / "checkpoint.pt").exists()
     torch.manual_seed(0)
     model: torch.nn.Module = Net()
     if given.kind == "fsdp2":
@@ -39,7 +47,9 @@ def main() -> None:
             torch.save({"loader": batch["state"]}, checkpoint.with_suffix(".new"))
             os.replace(checkpoint.with_suffix(".new"), checkpoint)
         dist.barrier()
-        diary.stepped()
+        if diary.stepped() == 2 and os.environ.get("DIES_WITH_ITS_NODE"):
+            os.kill(os.getppid(), signal.SIGKILL)  # the agent: nobody is left to say that this node is gone
+            os.kill(os.getpid(), signal.SIGKILL)
     leave()
 
 
