@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from ..errors import DecodeError, Problem, SourceError, UsageError
 from ..limits import DEFAULT_LIMITS
 from ..schema import Camera, Column, Schema, Sensor
-from ..source import Attachment, DriveListing, Ignored, Payload, SourceDrive, SourceTimeline
-from ..video import VideoFile
-from ..video_packets import VIDEO_COLUMNS, VideoPackets, header_name
+from ..source import DriveListing, Ignored, SourceDrive, SourceTimeline
+from ..video_packets import VIDEO_COLUMNS
+from .lerobot_video import EpisodeVideo
 from .registry import SourceSpec
 
 __all__ = ["LeRobot", "open_source"]
@@ -104,8 +104,9 @@ class LeRobot:
             timelines[feature] = SourceTimeline(stamps=stamps, columns={"value": value}, origin=here.__getitem__)
         timelines["task"] = self._task_timeline(stamps, frame_columns["task_index"], here)
         for feature in self._images:
-            timelines[feature] = self._image_timeline(feature, episode, table, stamps, frame_index)
-        return SourceDrive(timelines=timelines, attachments=self._headers(episode) if self._keep else ())
+            timelines[feature] = self._image_timeline(feature, episode, table, stamps)
+        headers = [self._video(episode, feature).header(feature) for feature in episode.videos]
+        return SourceDrive(timelines=timelines, attachments=headers if self._keep else ())
 
     def _sensors(self) -> list[Sensor]:
         integers = tuple(Column(name=name, dtype="int64") for name in _TABLE_COLUMNS)
@@ -242,67 +243,18 @@ class LeRobot:
             stamps=stamps[rows], columns={}, read=lambda i: self._tasks[int(tasks[rows[i]])], origin=lambda i: here[int(rows[i])]
         )
 
-    def _image_timeline(
-        self, feature: str, episode: _Episode, table: pa.Table, stamps: NDArray[np.int64], frame_index: NDArray[np.int64]
-    ) -> SourceTimeline:
+    def _image_timeline(self, feature: str, episode: _Episode, table: pa.Table, stamps: NDArray[np.int64]) -> SourceTimeline:
         height, width = _image_size(self._images[feature])
         size = {"width": np.full(episode.length, width, np.int32), "height": np.full(episode.length, height, np.int32)}
         if feature not in episode.videos:
             cells = table[feature].combine_chunks()
             return SourceTimeline(stamps=stamps, columns=size, read=lambda i: _embedded(self.root, cells[i].as_py(), feature))
+        video = self._video(episode, feature)
+        return video.packets(stamps, size) if self._keep else video.jpegs(stamps, size, self._quality)
+
+    def _video(self, episode: _Episode, feature: str) -> EpisodeVideo:
         file, first = episode.videos[feature]
-        if self._keep:
-            return self._packet_timeline(file, first, stamps, size)
-
-        def read(i: int) -> Payload:
-            import simplejpeg  # only packing needs an encoder
-
-            video = _video(file)
-            pixels = video.frame(first + int(frame_index[i]))
-            if pixels.shape[:2] != (height, width):
-                raise DecodeError(f"frame {i} of {file} is {pixels.shape[1]}×{pixels.shape[0]}, info.json says {width}×{height}")
-            encoded: bytes = simplejpeg.encode_jpeg(
-                np.ascontiguousarray(pixels), quality=self._quality, colorspace="RGB", colorsubsampling="420"
-            )
-            return encoded
-
-        return SourceTimeline(
-            stamps=stamps,
-            columns=size,
-            read=read,
-            origin=lambda i: f"{file.relative_to(self.root)}: frame {first + int(frame_index[i])}",
-        )
-
-    def _packet_timeline(
-        self, file: Path, first: int, stamps: NDArray[np.int64], size: Mapping[str, NDArray[np.int32]]
-    ) -> SourceTimeline:
-        """The file's own packets; rows are frames, so frame_index, which counts from 0, is the row."""
-        where = str(file.relative_to(self.root))
-        try:
-            columns = {**size, **_packets(file).part(first, len(stamps))}
-        except DecodeError as error:
-            raise SourceError("cannot pack an episode", [Problem(path=where, reason=str(error), code="video")]) from error
-        return SourceTimeline(
-            stamps=stamps,
-            columns=columns,
-            read=lambda i: _packets(file).packet(first + i),
-            origin=lambda i: f"{where}: frame {first + i}",
-        )
-
-    def _headers(self, episode: _Episode) -> tuple[Attachment, ...]:
-        """What a decoder must know before the first packet, for each video of an episode."""
-
-        def header(feature: str, file: Path) -> bytes:
-            found = _packets(file).header
-            if (found.height, found.width) != _image_size(self._images[feature]):
-                reason = f"is {found.width} × {found.height}, info.json says another size; correct the one that is wrong"
-                raise SourceError("cannot pack a video", [Problem(path=str(file), reason=reason, code="layout")])
-            return found.encode()
-
-        return tuple(
-            Attachment(name=header_name(feature), media_type="application/json", read=partial(header, feature, file))
-            for feature, (file, _) in episode.videos.items()
-        )
+        return EpisodeVideo(self.root, file, first, _image_size(self._images[feature]))
 
     def _read_tasks(self) -> dict[int, str]:
         if not self._v3:
@@ -383,18 +335,6 @@ def _fill(template: object, values: Mapping[str, int | str]) -> str:
 @lru_cache(maxsize=2)
 def _table(path: Path) -> pa.Table:
     return pq.read_table(path)
-
-
-@lru_cache(maxsize=8)
-def _video(path: Path) -> VideoFile:
-    # Kept open from frame to frame; the least recently used of eight is closed by the collector.
-    return VideoFile(path)
-
-
-@lru_cache(maxsize=8)
-def _packets(path: Path) -> VideoPackets:
-    # As above: one group of pictures of each of eight videos is in memory.
-    return VideoPackets(path)
 
 
 def _rational(fps: object) -> Fraction:
