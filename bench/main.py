@@ -133,6 +133,60 @@ def _plan(
     say(json.dumps(found) if as_json else plan_report(found))
 
 
+@app.command(
+    "decode",
+    epilog="Example: headway bench decode --json samples/",
+    help="Whether all decoders of this machine give the same picture, which images each hands on, and how fast they are. "
+    "Without files, pictures of every common coding are made.",
+)
+def _decode(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE|DIR…", help="Images, or folders of them.", exists=True)
+    ] = None,
+    image: Annotated[str, typer.Option(metavar="HxW", help="Training size.")] = "256x704",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed batches a decoder; the best counts.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON result instead of the tables.")] = False,
+) -> None:
+    from ..gpu_decode import capabilities
+    from .decode import cost_of_policy, find_images, made_images, measure_equality, measure_speed, usable_decoders
+    from .machine import NoiseMeter
+    from .result import Result, Value, write_result
+
+    started, size = time.monotonic(), _image_size(image) or (256, 704)
+    images = find_images(paths) if paths else made_images()
+    decoders = usable_decoders()
+    with NoiseMeter() as meter:
+        equality = measure_equality(images, decoders, size=size)
+        speed = measure_speed(images, decoders, size=size, batch=6, repeats=repeats)
+        policy = cost_of_policy(images, size=size, repeats=repeats)
+    able: list[dict[str, Value]] = [{"name": each.name, "usable": each.usable, "why": each.why} for each in capabilities()]
+    if as_json:
+        rows = [
+            {"table": name, **row}
+            for name, table in (("equality", equality), ("speed", speed), ("policy", policy))
+            for row in table
+        ]
+        settings: dict[str, Value] = {"image": image, "repeats": repeats, "images": len(images), "capabilities": able}
+        wall = time.monotonic() - started
+        write_result(Result(bench="decode", rows=rows, conditions=settings, wall_s=wall, noise=meter.noise), None)
+        return
+    for each in able:
+        say(f"{each['name']:<18} {'usable' if each['usable'] else 'no':<7} {each['why']}")
+    say(f"\n{'image':<44} {'look':<9} {'decoder':<16} {'status':<8} {'PSNR':>7} {'max':>4}  handed on")
+    for row in equality:
+        psnr = "exact" if row.get("max_error") == 0 else row.get("psnr_db") or ""
+        say(
+            f"{str(row['image'])[-44:]:<44} {row.get('look', ''):<9} {row['decoder']:<16} {row['status']:<8} {psnr!s:>7} "
+            f"{row.get('max_error', '')!s:>4}  {row.get('handed_on', '')}"
+        )
+    say("")
+    for row in speed:
+        say(f"{row['decoder']:<18} {row['images_per_s']:>8} images/s on one thread, batches of {row['batch']} at {image}")
+    for row in policy:
+        share = f"  ({float(str(row['share_over_plain'])):+.1%} over plain decode)" if "share_over_plain" in row else ""
+        say(f"{row['what']:<26} {row['ms_a_sample']:>8} ms a sample of 6 images and a sweep{share}")
+
+
 register(app)
 
 

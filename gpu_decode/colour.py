@@ -21,8 +21,9 @@ __all__ = ["ColourOp", "GridMask", "Normalise", "PhotometricDistortion"]
 
 Params = dict[str, NDArray[Any]]  # Any: one number, flag or order an image, by name
 
-# Images changed at once: float32 copies and HSV planes of these, not of the whole batch, are what the pass needs.
-CHUNK: Final = 6
+# Images changed at once: on a CPU one, whose float32 planes stay in its caches; on a GPU enough to fill it without holding float32
+# copies of the whole batch.
+CHUNK: Final = {"cpu": 1, "cuda": 6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +170,9 @@ def run_pass(image: torch.Tensor, drawn: list[tuple[ColourOp, Params]], end: Nor
         return image
     dtype = torch.uint8 if end is None else getattr(torch, end.dtype)
     out = torch.empty(image.shape, dtype=dtype, device=image.device)
-    for start in range(0, len(image), CHUNK):
-        part = slice(start, start + CHUNK)
+    chunk = CHUNK.get(image.device.type, 6)
+    for start in range(0, len(image), chunk):
+        part = slice(start, start + chunk)
         levels = image[part].to(torch.float32)
         for op, params in drawn:
             levels = op.apply(levels, {name: values[part] for name, values in params.items()})

@@ -169,12 +169,12 @@ def _move_points(name: str, entry: Entry, matrix: torch.Tensor) -> None:
     linear = per_sweep[:, :3, :3].to(points.dtype)[sweep]
     places = [columns.index(axis) for axis in "xyz"]
     xyz = points[:, places]
-    points[:, places] = torch.einsum("nij,nj->ni", linear, xyz) + per_sweep[:, :3, 3].to(points.dtype)[sweep]
+    points[:, places] = _rows_turned(linear, xyz) + per_sweep[:, :3, 3].to(points.dtype)[sweep]
     for names in _VELOCITIES:
         present = [axis for axis, each in enumerate(names) if each in columns]
         if len(present) >= 2:
             at = [columns.index(names[axis]) for axis in present]
-            points[:, at] = torch.einsum("nij,nj->ni", linear[:, present][:, :, present], points[:, at])
+            points[:, at] = _rows_turned(linear[:, present][:, :, present], points[:, at])
     entry["points"] = points
 
 
@@ -217,6 +217,11 @@ def _follow(entry: Entry, column: str, matrix: torch.Tensor, *, left: bool) -> N
         poses: torch.Tensor = entry[column]
         each = matrix.reshape(len(matrix), *(1,) * (poses.dim() - 3), 4, 4)
         entry[column] = each @ poses if left else poses @ each
+
+
+def _rows_turned(linear: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return linear (n, k, k) · rows (n, k). Not as a batch of tiny matrix products, which costs ten times as much on a CPU."""
+    return (linear * rows[:, None]).sum(-1)
 
 
 def _turned(linear: torch.Tensor, velocity: torch.Tensor) -> torch.Tensor:
