@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import Sensor, UsageError
+from ..formats import UsageError
 from .column_field import ColumnField
 from .decode import Decoder
 from .draft import Draft, Draws, Field, Prepared, Task
+from .frames import check_decodable
 from .image_field import ImageField, ImagePart, native_size
 from .images import Images, match_sensors
 from .motion_field import SweepsField, TrajectoryField
@@ -138,7 +139,7 @@ def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Seque
         lengths: dict[int, str] = {}
         for name in match_sensors(look.sensors, list(cameras)):
             windows = cameras[name]
-            _check_decodable(windows[0][0].reader.sensor)
+            check_decodable(windows[0][0].reader.sensor)
             # A sensor in several windows: the Images named like the window means that one.
             chosen = [pair for pair in windows if pair[0].window == look.name] or windows
             if len(chosen) > 1:
@@ -153,26 +154,12 @@ def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Seque
     return fields
 
 
-def _check_decodable(sensor: Sensor) -> None:
-    colour = sensor.camera.colour if sensor.camera is not None else ""
-    if sensor.codec == "video":
-        raise UsageError(
-            f"images of sensor {sensor.name!r} are video packets, which batches cannot be made of yet: pack the source again with "
-            "--video jpeg, or read frames with PackedSet.timeline(…).frames(rows)"
-        )
-    if sensor.codec not in ("jpeg", "png") or colour not in ("rgb", "mono"):
-        raise UsageError(
-            f"images of sensor {sensor.name!r} are {colour} in codec {sensor.codec!r}, and only rgb and mono in jpeg and png "
-            "can be decoded into batches yet; ask for the others by images= or windows="
-        )
-
-
 def _native_groups(cameras: dict[str, list[tuple[ImagePart, int]]]) -> list[Images]:
     """Return one `Images` for each window and native size: "camera", or "camera_900x1600" where sizes differ."""
     groups: dict[str, dict[tuple[int, int], list[str]]] = {}
     for name, windows in cameras.items():
         for part, _ in windows:
-            _check_decodable(part.reader.sensor)
+            check_decodable(part.reader.sensor)
             groups.setdefault(part.window, {}).setdefault(native_size(part.reader), []).append(name)
     looks = []
     for window, sizes in groups.items():

@@ -43,7 +43,7 @@ class ImageJobs:
     hashes: NDArray[np.uint64]
     """(n,) xxh3-64 of each; whoever decodes compares them on the very bytes it reads."""
     codecs: Sequence[str]
-    """"jpeg" or "png", each."""
+    """"jpeg" or "png", each; or "pixels": `data` is a view (H, W, 3) of RGB that is decoded and checked already."""
     affine: NDArray[np.float64]
     """(n, 2, 3), source px → target px."""
     out: NDArray[Any]
@@ -110,7 +110,7 @@ class PortableDecoder:
         status = np.zeros(len(jobs.data), np.int8)
         table = level_table(jobs.look)
         for job in range(len(jobs.data)):
-            if payload_hash(jobs.data[job]) != int(jobs.hashes[job]):
+            if jobs.codecs[job] != "pixels" and payload_hash(jobs.data[job]) != int(jobs.hashes[job]):
                 status[job] = MISMATCH
                 continue
             try:
@@ -124,9 +124,12 @@ class PortableDecoder:
         data, affine = jobs.data[job], jobs.affine[job]
         channels_first = jobs.look.layout == "chw"
         height, width = jobs.out.shape[2:] if channels_first else jobs.out.shape[1:3]
-        size = image_size(data, jobs.codecs[job], most_bits=8)
+        pixels = np.asarray(data) if jobs.codecs[job] == "pixels" else None
+        size = image_size(data, jobs.codecs[job], most_bits=8) if pixels is None else (pixels.shape[1], pixels.shape[0])
         scale_x, scale_y = _scales(affine)
-        if jobs.codecs[job] == "jpeg":
+        if pixels is not None:
+            picture, shrunk = pixels, 1
+        elif jobs.codecs[job] == "jpeg":
             picture, shrunk = self._jpeg(data, size, max(scale_x, scale_y))
         else:
             picture, shrunk = _opencv(data), 1
@@ -137,7 +140,7 @@ class PortableDecoder:
                 picture, scale = _halve(picture, axis), scale * 2
                 rest[:, axis] *= 2
         target = self._warp(picture, rest, width, height, jobs.look.fill)
-        if _is_upright(affine):
+        if _is_upright(affine) and target is not pixels:  # pixels as they are have no outside, and are not ours to write to
             _paint_outside(target, affine, size, jobs.look.fill)
         place = jobs.out[jobs.index[job]]
         for channel in range(3):

@@ -15,6 +15,7 @@ from ..formats.image_header import image_size
 from .column_field import shared_columns, take_columns, with_matrices
 from .decode import BROKEN, Decoder, ImageJobs
 from .draft import Draft, Prepared, Task
+from .frames import comes_as_pixels, frame_size, frame_tasks, frames
 from .image_draw import image_keys
 from .images import Images
 from .payloads import PayloadReader
@@ -46,6 +47,7 @@ class _Image:
     """Flat index on the [B, T, N] axes."""
     data: memoryview
     hash: int
+    codec: str
 
 
 class ImageField:
@@ -85,6 +87,10 @@ class ImageField:
         there = np.flatnonzero(rows.ravel() >= 0)
         if len(there) < rows.size:
             tasks.append(Task(partial(_clear, image, rows), f"absent images of {self.key!r}"))
+        apart = np.array([comes_as_pixels(part.reader.sensor) for part in self._parts])[there % len(self._parts)]
+        for jobs in frame_tasks(there[apart], length=self._length, cameras=len(self._parts)):
+            tasks.append(Task(partial(self._decode, draft, rows, image, affine, jobs), self._named(rows, jobs)))
+        there = there[~apart]
         share = len(there) if self._decoder.whole_step else _TASK_IMAGES
         for start in range(0, len(there), max(share, 1)):
             jobs = there[start : start + share]
@@ -113,7 +119,7 @@ class ImageField:
         work = ImageJobs(
             data=[each.data for each in found],
             hashes=np.array([each.hash for each in found], np.uint64),
-            codecs=[str(each.reader.sensor.codec) for each in found],
+            codecs=[each.codec for each in found],
             affine=np.ascontiguousarray(affine.reshape(-1, 3, 3)[index, :2]),
             out=image.reshape(-1, *self._shape),
             index=index,
@@ -134,6 +140,15 @@ class ImageField:
         flat_rows, flat_affine = rows.ravel(), affine.reshape(-1, 3, 3)
         for part_number, part in enumerate(self._parts):
             places = jobs[jobs % len(self._parts) == part_number]
+            if len(places) and comes_as_pixels(part.reader.sensor):
+                for place, frame in zip(places.tolist(), frames(part.reader, flat_rows[places]), strict=True):
+                    if isinstance(frame, HeadwayError):
+                        draft.fail(self._sample(place), frame)
+                        continue
+                    flat_affine[place] = self.images.affine(frame.shape[1], frame.shape[0])
+                    found.append(_Image(part.reader, int(flat_rows[place]), place, memoryview(frame), 0, "pixels"))
+                    sizes.append((frame.shape[1], frame.shape[0]))
+                continue
             data, hashes = part.reader.locate(flat_rows[places])
             for place, payload, payload_hash in zip(places.tolist(), data, hashes.tolist(), strict=True):
                 row = int(flat_rows[place])
@@ -143,7 +158,7 @@ class ImageField:
                     draft.fail(self._sample(place), _why(part.reader, row, str(error)))
                     continue
                 flat_affine[place] = self.images.affine(width, height)
-                found.append(_Image(part.reader, row, place, payload, payload_hash))
+                found.append(_Image(part.reader, row, place, payload, payload_hash, str(part.reader.sensor.codec)))
                 sizes.append((width, height))
         if self.images.augment is not None and found:
             places = np.array([each.place for each in found], np.int64)
@@ -177,6 +192,8 @@ def native_size(reader: PayloadReader) -> tuple[int, int]:
     """Return (height, width) of a sensor's first image."""
     if not len(reader.timeline):
         raise UsageError(f"sensor {reader.sensor.name!r} has no images in this set, so its size is unknown; give Images a size")
+    if comes_as_pixels(reader.sensor):
+        return frame_size(reader, 0)
     try:
         width, height = image_size(reader.read(0), str(reader.sensor.codec), most_bits=8)
     except DecodeError as error:
