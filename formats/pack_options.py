@@ -11,9 +11,10 @@ from .limits import DEFAULT_LIMITS, Limits
 from .schema import ImageEdit, Schema, Sensor
 from .shard import ShardKind
 
-__all__ = ["BadImages", "PackOptions", "Progress"]
+__all__ = ["BadImages", "Engine", "PackOptions", "Progress"]
 
 BadImages = Literal["fail", "reject", "keep"]
+Engine = Literal["local", "ray"]
 PointsCodec = Literal["points-raw", "points-lossless", "points-quantised"]
 
 
@@ -39,6 +40,8 @@ class PackOptions:
     """Aim for the size of one data file, by source bytes. Smaller ones suit small sets and object stores' caches."""
     workers: int | None = None
     """Pack worker processes; None: one per core this process may use; 1: none, work is done here. Bytes do not depend on it."""
+    engine: Engine = "local"
+    """"local": processes of this machine; "ray": tasks of a Ray cluster. Bytes do not depend on it."""
     overwrite: bool = False
     """Replace a set at the destination; it stays readable until the new one stands."""
     resume: bool = False
@@ -66,6 +69,8 @@ class PackOptions:
     def __post_init__(self) -> None:
         if self.format not in get_args(ShardKind):
             raise UsageError(f"format {self.format!r} is none of {', '.join(get_args(ShardKind))}")
+        if self.engine not in get_args(Engine):
+            raise UsageError(f"engine {self.engine!r} is none of {', '.join(get_args(Engine))}")
         if self.bad_images not in get_args(BadImages):
             raise UsageError(f"bad_images {self.bad_images!r} is none of {', '.join(get_args(BadImages))}")
         if self.check_images not in get_args(CheckImages):

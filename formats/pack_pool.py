@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -31,7 +31,7 @@ _shared: tuple[Any, Any] | None = None
 
 def run_tasks(
     tasks: Sequence[ShardTask], workers: int, advance: Callable[[int], None], source: Source
-) -> Iterator[tuple[int, PackedShards]]:
+) -> Generator[tuple[int, PackedShards], None, None]:
     """Yield the number and result of each task as it comes, in no particular order; one worker means this process.
 
     Raises:

@@ -8,7 +8,8 @@ rejected or ignored, and the report says which.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -18,14 +19,16 @@ from .errors import Problem, SourceError, WorkerDied
 from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
 from .pack_options import PackOptions, Progress
 from .pack_pool import run_tasks
+from .pack_ray import run_on_ray
 from .pack_worker import PackedShards, ShardTask
 from .packed_set import PackedSet
 from .publish import StagingPlace, staged
 from .receipts import task_fingerprint
 from .schema import Schema
 from .set_id import set_id
-from .shard_plan import plan_shards
+from .shard_plan import Piece, plan_shards
 from .source import DriveListing, Ignored, Source
+from .split import SplitGap, set_tracks, split_gaps
 from .system_error import as_typed
 
 __all__ = ["PackReport", "pack"]
@@ -47,6 +50,8 @@ class PackReport:
     """What the source holds and is deliberately not packed."""
     resumed: int
     """Shards taken over from an interrupted run."""
+    split_gaps: tuple[SplitGap, ...] = ()
+    """How close the splits come to each other, where drives have the attribute `split`."""
 
     @property
     def exit_code(self) -> int:
@@ -86,7 +91,9 @@ def pack(
             schema = options.packed_schema(opened.schema)
             done, resumed = _pack_shards(source, opened, options, listings, staging, advance, schema)
             manifest = _manifest(opened, schema, listings, done)
-            manifest = replace(manifest, set_id=set_id(PackedSet(staging.path, manifest, limits=options.limits)))
+            with PackedSet(staging.path, manifest, limits=options.limits) as packed:
+                manifest = replace(manifest, set_id=set_id(packed))
+                gaps = split_gaps(set_tracks(packed))
             manifest = staging.publish(manifest)
     except MemoryError as error:
         raise WorkerDied("cannot pack: out of memory; nothing was published. Use fewer workers or smaller shards") from error
@@ -98,6 +105,7 @@ def pack(
         kept=tuple(problem for shards in done for problem in shards.kept),
         ignored=tuple(opened.ignored),
         resumed=resumed,
+        split_gaps=gaps,
     )
 
 
@@ -113,6 +121,7 @@ def _pack_shards(
     """Return the results of all planned shards in order, and how many of them an earlier run had finished."""
     done: dict[int, PackedShards] = {}
     todo, fingerprints = [], []
+    bytes_of = {listing.name: listing.source_bytes for listing in listings}
     for number, pieces in enumerate(plan_shards(listings, options.shard_bytes)):
         task = ShardTask(source=source, options=options, staging=str(staging.path), number=number, pieces=pieces)
         fingerprints.append(task_fingerprint(task, listings))
@@ -121,13 +130,23 @@ def _pack_shards(
             todo.append(replace(task, portion=_portion(opened, [piece.drive for piece in pieces])))
         else:
             done[number] = found
-            sizes = {listing.name: listing.source_bytes for listing in listings}
-            advance(sum(sizes[piece.drive] // piece.of for piece in pieces))
+            advance(_source_bytes(pieces, bytes_of))
     resumed = len(done)
-    for number, result in run_tasks(todo, options.workers or usable_cores(), advance, opened):
-        staging.keep(number, fingerprints[number], result, schema)
-        done[number] = result
+    results: Generator[tuple[int, PackedShards], None, None]
+    if options.engine == "ray":
+        sizes = [_source_bytes(task.pieces, bytes_of) for task in todo]
+        results = run_on_ray(todo, options.workers, advance, sizes)
+    else:
+        results = run_tasks(todo, options.workers or usable_cores(), advance, opened)
+    with closing(results):  # an error in `keep` stops the workers before the staging directory goes
+        for number, result in results:
+            staging.keep(number, fingerprints[number], result, schema)
+            done[number] = result
     return [done[number] for number in range(len(fingerprints))], resumed
+
+
+def _source_bytes(pieces: Sequence[Piece], bytes_of: Mapping[str, int]) -> int:
+    return sum(bytes_of[piece.drive] // piece.of for piece in pieces)
 
 
 def _portion(source: Source, drives: list[str]) -> Source | None:

@@ -30,7 +30,7 @@ Holes = dict[str, list[tuple[int, int]]]
 def task_fingerprint(task: ShardTask, listings: Sequence[DriveListing]) -> str:
     """Return a digest of everything a shard's bytes depend on that can be known before packing it."""
     options = dataclasses.asdict(task.options)
-    for free in ("workers", "overwrite", "resume"):
+    for free in ("workers", "engine", "overwrite", "resume"):
         del options[free]
     plain = {
         "format": FORMAT_VERSION,

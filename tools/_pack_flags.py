@@ -10,12 +10,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-__all__ = ["COMMON", "SENSORS"]
+__all__ = ["COMMON", "SENSORS", "SPLIT"]
 
 
 class _Format(StrEnum):
     ARROW = "arrow"
     TAR = "tar"
+
+
+class _Engine(StrEnum):
+    LOCAL = "local"
+    RAY = "ray"
 
 
 class _BadImages(StrEnum):
@@ -50,12 +55,31 @@ def _flag(
 SENSORS: Final = _flag("--sensors", list[str] | None, None, "Sensors to pack, names or patterns such as 'CAM_*'; by default all.")
 """For adapters without a choice of sensors of their own."""
 
+SPLIT: Final = _flag(
+    "--split",
+    str | None,
+    None,
+    "Divide the drives, such as train=0.8,val=0.2, by their names; becomes the drive attribute `split`, to filter on.",
+    metavar="NAME=SHARE,…",
+)
+"""For adapters whose sources have no splits of their own; those of the others take both."""
+
 _ALL: Final = (
     _argument("source", Path, "SRC", "Folder or file to pack."),
     _argument("destination", str, "DST", "Where the set goes: a new or empty folder, or a store's URL (s3://bucket/prefix)."),
     _flag("--format", _Format, _Format.ARROW, "arrow to train from; tar where tar tools or webdataset read along."),
     _flag("--shard-size", str, "256MB", "Aim for data files of this size, such as 64MB or 1GB.", metavar="SIZE"),
     _flag("--workers", int | None, None, "Worker processes; by default one a core. The bytes do not depend on it.", least=1),
+    _flag(
+        "--engine", _Engine, _Engine.LOCAL, "local: processes here; ray: tasks on a Ray cluster. The bytes do not depend on it."
+    ),
+    _flag(
+        "--split-by",
+        str,
+        "drive",
+        "With --split NAME=SHARE,…: drive, or a drive attribute whose equals stay together, such as location.",
+        metavar="drive|ATTRIBUTE",
+    ),
     _flag("--overwrite", bool, False, "Replace the set at DST; it stays readable until the new one stands."),
     _flag(
         "--resume",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,23 @@ def inspect_source(source: Path, *, kind: str | None, as_json: bool) -> None:
 def describe_plan(spec: SourceSpec, options: PackOptions, *, as_json: bool) -> None:
     """Print what packing `spec` would write."""
     from ..formats.shard_plan import plan_shards
+    from ..formats.split import source_tracks, split_gaps
 
     source = open_source(spec)
     schema = options.packed_schema(source.schema)
     listings = sorted(source.listings, key=lambda listing: listing.name)
     facts = _facts(source)
     facts["sensors"] = {name: facts["sensors"][name] for name in schema.by_name}
+    gaps = split_gaps(source_tracks(source))
+    facts["split_gaps"] = [asdict(gap) for gap in gaps]
     facts["shards"] = len(plan_shards(listings, options.shard_bytes))
     _print(facts, as_json=as_json)
+    if not as_json:
+        splits = [str(listing.attributes["split"]) for listing in listings if "split" in listing.attributes]
+        for name in sorted(set(splits)):
+            say(f"split     {plain(name)}: {splits.count(name)} drives")
+        for gap in gaps:
+            say(f"apart     {plain(gap)}")
 
 
 def guess_kind(source: Path) -> str:

@@ -44,3 +44,8 @@ class _Limited:
 
     def open_drive(self, name: str) -> SourceDrive:
         return self.whole.open_drive(name)
+
+    def portion(self, drives: Sequence[str]) -> Source | None:
+        """Return the part that has these drives, where the whole can be cut."""
+        cut = getattr(self.whole, "portion", None)
+        return None if cut is None else cut(drives)

@@ -6,6 +6,7 @@ half-written stays behind.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import inspect
 import json
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from ..formats import UsageError
-from ._pack_flags import COMMON, SENSORS
+from ._pack_flags import COMMON, SENSORS, SPLIT
 from .adapter_commands import ADAPTERS, AdapterRow, flags_of, option_values, options_class, with_flags
 from .console import human_bytes, human_time, plain, report, run_app, say
 from .progress import Bar
@@ -26,6 +27,7 @@ from .progress import Bar
 if TYPE_CHECKING:
     from ..formats import ImageEdit
     from ..formats.adapters import SourceSpec
+    from ..formats.manifest import Manifest
     from ..formats.packer import PackReport
 
 __all__ = ["build_app", "main", "parse_size"]
@@ -71,6 +73,8 @@ def _add(app: typer.Typer, row: AdapterRow, *, loaded: bool) -> None:
         flags = flags_of(options)
         if all(flag.name != "sensors" for flag in flags):
             flags.append(SENSORS)
+        if all(flag.name != "split" for flag in flags):
+            flags.append(SPLIT)
 
     def command(**given: Any) -> None:  # Any: what typer parsed, by flag
         assert options is not None
@@ -84,13 +88,20 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
     from ..formats.adapters import SourceSpec
     from ..formats.pack_options import PackOptions
     from ..formats.packer import pack
+    from ..formats.split import split_spec
     from .limited_source import limited
 
     names = set(inspect.signature(options).parameters)
     values = option_values(options, given)
     # An adapter that encodes JPEGs itself takes the quality; encoding what it made once more would only lose.
     quality = None if "jpeg_quality" in names else given["jpeg_quality"]
+    # "train=0.8,val=0.2" divides the drives; anything else is the adapter's own choice of a split the source has.
+    shares = given["split"] if "=" in (given["split"] or "") or "split" not in names else None
+    if shares:
+        values.pop("split", None)
     spec = SourceSpec(kind=row.kind, path=str(given["source"]), options=values)
+    if shares:
+        spec = split_spec(spec, shares, by=given["split_by"])
     if given["limit"] is not None:
         spec = limited(spec, given["limit"])
     precision = given["lidar_precision"]
@@ -98,6 +109,7 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
         format=given["format"].value,
         shard_bytes=parse_size(given["shard_size"]),
         workers=given["workers"],
+        engine=given["engine"].value,
         overwrite=given["overwrite"],
         resume=given["resume"],
         bad_images=given["bad_images"].value,
@@ -204,9 +216,22 @@ def _facts(done: PackReport, source_bytes: int, seconds: float) -> dict[str, Any
         "rejected": [str(problem) for problem in done.rejected],
         "kept": [str(problem) for problem in done.kept],
         "ignored": [{"path": item.path, "reason": item.reason} for item in done.ignored],
+        "splits": _splits(manifest),
+        "split_gaps": [dataclasses.asdict(gap) for gap in done.split_gaps],
         "resumed_shards": done.resumed,
         "seconds": round(seconds, 3),
     }
+
+
+def _splits(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """Drives and frames of each split."""
+    found: dict[str, dict[str, int]] = {}
+    for drive in manifest.drives:
+        if "split" in drive.attributes:
+            counts = found.setdefault(str(drive.attributes["split"]), {"drives": 0, "frames": 0})
+            counts["drives"] += 1
+            counts["frames"] += sum(part.frames for part in drive.parts)
+    return dict(sorted(found.items()))
 
 
 def _print(done: PackReport, facts: dict[str, Any], *, list_ignored: bool) -> None:  # Any: JSON
@@ -219,6 +244,10 @@ def _print(done: PackReport, facts: dict[str, Any], *, list_ignored: bool) -> No
         f"bytes     {human_bytes(facts['source_bytes'])} in, {human_bytes(facts['bytes'])} out"
         f" (ratio {facts['source_bytes'] / max(facts['bytes'], 1):.2f}), {human_time(facts['seconds'])}, {human_bytes(rate)}/s"
     )
+    for name, counts in facts["splits"].items():
+        say(f"split     {plain(name)}: {counts['drives']} drives, {counts['frames']:,} frames")
+    for gap in done.split_gaps:
+        say(f"apart     {plain(gap)}")
     if done.resumed:
         say(f"resumed   {done.resumed} finished shards were kept")
     for label, problems in (("rejected", done.rejected), ("kept bad", done.kept)):

@@ -78,6 +78,20 @@ def test_limit_packs_the_first_drives(run: Runner, tiny_source: Path, tmp_path: 
         assert packed.manifest.source == "nuscenes"
 
 
+def test_splits_are_reported_before_and_after_packing(run: Runner, tiny_source: Path, tmp_path: Path) -> None:
+    split = ("--split", "train=0.999999,val=0.000001", "--workers", 1)
+    planned = run("pack-dataset", "nuscenes", tiny_source, tmp_path / "set", *split, "--dry-run", "--limit", 1)
+    assert planned.code == 0, planned.err
+    assert "split     train: 1 drives" in planned.out
+    done = run("pack-dataset", "nuscenes", tiny_source, tmp_path / "set", *split, "--json")
+    assert json.loads(done.out)["splits"] == {"train": {"drives": 1, "frames": 5}}
+    with open_set(tmp_path / "set") as packed:
+        assert packed.drives[0].attributes["split"] == "train"
+    wrong = run("pack-dataset", "nuscenes", tiny_source, tmp_path / "other", "--split", "train=2")
+    assert wrong.code == 2
+    assert "train=0.8,val=0.2" in wrong.err
+
+
 def test_a_dry_run_writes_nothing(run: Runner, tiny_source: Path, tmp_path: Path) -> None:
     done = run("pack-dataset", "nuscenes", tiny_source, tmp_path / "set", "--dry-run")
     assert done.code == 0
