@@ -146,7 +146,7 @@ class ImageField:
                         draft.fail(self._sample(place), frame)
                         continue
                     flat_affine[place] = self.images.affine(frame.shape[1], frame.shape[0])
-                    found.append(_Image(part.reader, int(flat_rows[place]), place, memoryview(frame), 0, "pixels"))
+                    found.append(_Image(part.reader, int(flat_rows[place]), place, frame.data, 0, "pixels"))
                     sizes.append((frame.shape[1], frame.shape[0]))
                 continue
             data, hashes = part.reader.locate(flat_rows[places])
