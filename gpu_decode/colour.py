@@ -21,8 +21,8 @@ __all__ = ["ColourOp", "GridMask", "Normalise", "PhotometricDistortion"]
 
 Params = dict[str, NDArray[Any]]  # Any: one number, flag or order an image, by name
 
-# Images changed at once: on a CPU one, whose float32 planes stay in its caches; on a GPU enough to fill it without holding float32
-# copies of the whole batch.
+# Images changed at once: on a CPU one, whose float32 planes stay in its caches; on a GPU enough to fill it without holding
+# float32 copies of the whole batch.
 CHUNK: Final = {"cpu": 1, "cuda": 6}
 
 

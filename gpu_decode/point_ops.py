@@ -38,9 +38,11 @@ class FilterRange:
 
     def points(self, entry: Entry, keys: torch.Tensor) -> Entry:
         """Return the points field with only the points inside."""
-        xyz = entry["points"][:, [entry["columns"].index(axis) for axis in "xyz"]]
-        low, high = (torch.tensor(side, dtype=xyz.dtype, device=xyz.device) for side in (self.low, self.high))
-        return _choose(entry, torch.nonzero(((xyz >= low) & (xyz < high)).all(1))[:, 0])
+        inside = torch.ones(len(entry["points"]), dtype=torch.bool, device=entry["points"].device)
+        for axis, low, high in zip("xyz", self.low, self.high, strict=True):
+            along = entry["points"][:, entry["columns"].index(axis)]
+            inside &= (along >= low) & (along < high)
+        return _choose(entry, torch.nonzero(inside)[:, 0])
 
     def table(self, entry: Entry) -> Entry:
         """Return the table field with only the rows inside, moved up; what then pads it is zero."""
