@@ -37,8 +37,9 @@ class BufferPool:
     first, then `lease` waits for blocks to come back.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, blocks: Callable[[int], mmap.mmap] | None = None) -> None:
         self.budget_bytes = budget_bytes
+        self._make = blocks or _private_block  # of zeroed memory; a block that is dropped goes back by itself
         self._lock = threading.Lock()
         self._returned: deque[mmap.mmap] = deque()
         self._idle: list[mmap.mmap] = []  # most recently returned last: its pages are the warmest
@@ -128,8 +129,7 @@ class BufferPool:
         self._idle = idle
         self._held_bytes += sum(missing)
         fresh = iter(missing)
-        # Private, not shared (the default): a forked child must not write into its parent's batches.
-        return [mmap.mmap(-1, next(fresh), flags=_PRIVATE) if block is _NONE else block for block in found]
+        return [self._make(next(fresh)) if block is _NONE else block for block in found]
 
     def _lend(self, block: mmap.mmap) -> NDArray[np.uint8]:
         owner = (ctypes.c_uint8 * len(block)).from_buffer(block)
@@ -144,6 +144,11 @@ class BufferPool:
                 self._idle.append(self._returned.popleft())
             except IndexError:
                 return
+
+
+def _private_block(size: int) -> mmap.mmap:
+    # Private, not shared (mmap's default): a forked child must not write into its parent's batches.
+    return mmap.mmap(-1, size, flags=_PRIVATE)
 
 
 def block_bytes(size: int) -> int:

@@ -21,13 +21,17 @@ from .buffers import BufferPool
 from .cores import decode_threads
 from .dataset import Dataset
 from .decode import Decoder
+from .delivery import Delivery
 from .engine import Engine
 from .faults import FaultPolicy
+from .feeder import FeederEngine, Feeding
 from .native_decode import default_decoder
 from .options import LoaderOptions
 from .plain import PlainState
 from .plan import Plan
 from .plan_sampler import PlanSampler
+from .quarantine import Quarantine
+from .sample_stage import SampleStage
 from .sampler import Sampler
 from .sequential import Sequential
 from .shuffled import Shuffled
@@ -151,7 +155,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         self._given, self._found = topology, topology
         self._is_fixed = topology is not None
         self._order = _sampler(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
-        self._view = dataset.view
+        self._dataset, self._view = dataset, dataset.view
         self._decoder = decoder or default_decoder()
         self._assembler = dataset.assembler(self._decoder)
         self._pool = BufferPool(self._options.memory_bytes)
@@ -309,19 +313,42 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         iterator = None if self._live is None else self._live()
         return iterator if iterator is not None and not iterator.is_done else None
 
-    def _recipe(self, plan: Plan) -> StepRecipe:
+    def _engine(self, plan: Plan, first: int) -> Engine[Batch]:
+        options, transforms = self._options, self._options.transforms
         assert self.batch_size is not None
-        return StepRecipe(
-            plan,
-            self._assembler,
-            FaultPolicy(self._options, items=plan.view.items, epoch=plan.epoch),
-            batch_size=self.batch_size,
-            rank=self.topology.rank,
-            accumulate=self._options.accumulate,
+        last = plan.steps * options.accumulate
+        record = None if options.quarantine is None else Quarantine(options.quarantine, self._dataset.packed, self._view)
+        faults = FaultPolicy(options, items=plan.view.items, epoch=plan.epoch, record=record)
+        processes = transforms.process_count(self.num_workers)
+        deliver = Delivery(
+            bfloat16=self._assembler.bfloat16,
+            stage=None if processes or transforms.sample is None else SampleStage(transforms.sample, self._assembler, plan),
+            batch=transforms.batch,
+            seed=plan.seed,
             pin=self._pin,
         )
-
-    def _engine(self, recipe: StepRecipe, first: int) -> Engine[Batch]:
+        if processes:
+            feeding = Feeding(
+                dataset=self._dataset,
+                decoder=self._packed_arguments["decoder"],
+                plan=plan,
+                options=options,
+                batch_size=self.batch_size,
+                rank=self.topology.rank,
+                threads=self.num_workers,
+                first=first,
+                last=last,
+            )
+            return FeederEngine(feeding, processes, self._pool, faults, deliver)
+        recipe = StepRecipe(
+            plan,
+            self._assembler,
+            faults,
+            batch_size=self.batch_size,
+            rank=self.topology.rank,
+            accumulate=options.accumulate,
+            deliver=deliver,
+        )
         if self.num_workers:
             self._decoder.start(self.num_workers)
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
@@ -330,10 +357,10 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             recipe,
             self._pool,
             first=first,
-            last=recipe.plan.steps * self._options.accumulate,
+            last=last,
             threads=threads,
-            prefetch=self._options.prefetch,
-            stall_s=self._options.stall_s,
+            prefetch=options.prefetch,
+            stall_s=options.stall_s,
         )
 
 
@@ -346,7 +373,7 @@ class _PackedIterator:
         self.is_done = False
         self._accumulate = loader._options.accumulate
         self._number = start.steps_done * self._accumulate + (start.inside.micro if start.inside else 0)
-        self._engine = loader._engine(loader._recipe(self.plan), self._number)
+        self._engine = loader._engine(self.plan, self._number)
         weakref.finalize(self, self._engine.close, wait=False).atexit = False
         loader._stats.begin()
         self._engine.start()

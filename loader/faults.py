@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..formats import DecodeError, HeadwayError
 from .draws import below, key
 from .options import LoaderOptions
+from .quarantine import BadSample, Record
 
 __all__ = ["FaultPolicy"]
 
@@ -31,8 +32,8 @@ _SHARE_FROM: Final = 10
 class FaultPolicy:
     """Decides for one epoch of one rank, within the budget of its options; thread-safe."""
 
-    def __init__(self, options: LoaderOptions, *, items: int, epoch: int) -> None:
-        self._options, self._items, self._epoch = options, items, epoch
+    def __init__(self, options: LoaderOptions, *, items: int, epoch: int, record: Record | None = None) -> None:
+        self._options, self._items, self._epoch, self._record = options, items, epoch, record
         self._lock = threading.Lock()
         self._bad = 0
         self._seen = 0
@@ -54,26 +55,41 @@ class FaultPolicy:
         occurrence: NDArray[np.int64],
         items: NDArray[np.int64],
         failures: Mapping[int, HeadwayError],
+        *,
+        step: int = 0,
     ) -> NDArray[np.int64]:
-        """Return the items (B,) to deliver instead of `items`, some of which failed; −1 masks.
+        """Return the items (B,) to deliver instead of `items`, some of which failed in batch `step`; −1 masks.
+
+        What is decided is recorded; that it is raised, too.
 
         Raises:
             HeadwayError: the policy is to raise, or its budget is used up.
         """
         first = failures[min(failures)]
         if self._options.on_error == "raise":
+            self._note(int(planned[min(failures)]), int(items[min(failures)]), first, step, -1)
             raise first
         decided = items.copy()
         for sample, error in sorted(failures.items()):
             item, repeat = int(planned[sample]), int(occurrence[sample])
-            self._count(error)
             if self._options.on_error == "mask":
                 decided[sample] = -1
+                self._note(item, int(items[sample]), error, step, -1)
+                self.count(error)
                 log.warning("headway: item %d is masked: %s", item, error)
                 continue
             decided[sample] = self._replacement(item, repeat, error)
+            self._note(item, int(items[sample]), error, step, int(decided[sample]))
+            self.count(error)
             log.warning("headway: item %d is replaced by item %d: %s", item, int(decided[sample]), error)
         return decided
+
+    def take(self, bad: BadSample) -> None:
+        """Record and count what the policy of a feeder process decided."""
+        if self._record is not None:
+            self._record(bad)
+        if bad.action != "raise":
+            self.count(bad.error)
 
     def _replacement(self, item: int, occurrence: int, error: HeadwayError) -> int:
         attempt = self._attempts.get((item, occurrence), 0)
@@ -85,7 +101,21 @@ class FaultPolicy:
         draw = key(self._options.seed, self._epoch, item, occurrence, f"replace {attempt}")
         return int(below(draw, self._items))
 
-    def _count(self, error: HeadwayError) -> None:
+    def _note(self, planned: int, item: int, error: HeadwayError, step: int, replaced: int) -> None:
+        if self._record is not None:
+            bad = BadSample(
+                planned=planned,
+                item=item,
+                error=error,
+                action=self._options.on_error,
+                epoch=self._epoch,
+                step=step,
+                replaced=replaced,
+            )
+            self._record(bad)
+
+    def count(self, error: HeadwayError) -> None:
+        """Count one bad sample; raises where that is more than the budget allows."""
         with self._lock:
             self._bad += 1
             bad, seen = self._bad, max(self._seen, self._bad)

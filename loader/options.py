@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ..formats import UsageError
+from .transforms import Transforms
 
 __all__ = ["LoaderOptions"]
 
@@ -35,6 +37,11 @@ class LoaderOptions:
     """With replace or mask: bad samples an epoch before DecodeError is raised all the same."""
     max_bad_share: float = 0.01
     """With replace or mask: share of bad samples, once more than 10 have been seen, before DecodeError is raised."""
+    quarantine: str | os.PathLike[str] | None = None
+    """File to which each payload that could not be used adds a JSON line; `read_quarantine(path)` makes it the next view's
+    `exclude`. Ranks of one machine may share it; across machines give each its own."""
+    transforms: Transforms = field(default_factory=Transforms)
+    """Your own functions on samples and batches, and the processes they run in."""
     stall_s: float = 120.0
     """Deadline behind every wait: no progress for this long raises StalledError with all stacks."""
     strict_batch: bool = False
@@ -48,6 +55,8 @@ class LoaderOptions:
         _whole("max_bad", self.max_bad, 0, 1 << 60)
         if self.on_error not in ("raise", "replace", "mask"):
             raise UsageError(f"LoaderOptions: on_error {self.on_error!r} is none of raise, replace, mask")
+        if not isinstance(self.transforms, Transforms):
+            raise UsageError(f"LoaderOptions: transforms must be Transforms(sample=…, batch=…), found {self.transforms!r}")
         if not 0 <= self.max_bad_share <= 1:
             raise UsageError(f"LoaderOptions: max_bad_share must be between 0 and 1, found {self.max_bad_share!r}")
         if not self.stall_s > 0:

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import DecodeError, Sensor
+from ..formats import CorruptShard, DecodeError, Sensor
 
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
 
-__all__ = ["PayloadReader"]
+__all__ = ["PayloadPlace", "PayloadReader", "place_at", "place_of"]
+
+_PLACE: Final = "payload_place"
+E = TypeVar("E", bound=Exception)
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadPlace:
+    """Which payload an error is about."""
+
+    sensor: str
+    stamp: int
+
+
+def place_at(error: E, place: PayloadPlace) -> E:
+    """Return `error`, which is about the payload at `place` from now on."""
+    setattr(error, _PLACE, place)
+    return error
+
+
+def place_of(error: BaseException) -> PayloadPlace | None:
+    """Return which payload `error` is about, where a `PayloadReader` raised it."""
+    place = getattr(error, _PLACE, None)
+    return place if isinstance(place, PayloadPlace) else None
 
 
 class PayloadReader:
@@ -32,7 +56,11 @@ class PayloadReader:
 
     def read(self, row: int) -> memoryview:
         """Return the payload's bytes, hash-checked; CorruptShard names what does not match."""
-        return self.timeline.payload(row)
+        try:
+            return self.timeline.payload(row)
+        except CorruptShard as error:
+            self._placed(error, row)
+            raise
 
     def value(self, row: int) -> Any:  # Any: by sensor kind, see formats.source.Payload
         """Return the decoded payload."""
@@ -40,13 +68,21 @@ class PayloadReader:
             return self.timeline.value(row)
         except DecodeError as error:
             raise self.undecodable(row, str(error)) from error
+        except CorruptShard as error:
+            self._placed(error, row)
+            raise
 
     def undecodable(self, row: int, reason: str) -> DecodeError:
         """Return the error that says whose payload cannot be decoded, and why."""
-        return DecodeError(
+        error = DecodeError(
             f"cannot decode {self.name(row)}: {reason}; run `headway verify` on the set, exclude the drive, "
             "or set LoaderOptions(on_error='replace' or 'mask')"
         )
+        return self._placed(error, row)
+
+    def _placed(self, error: E, row: int) -> E:
+        stamp = int(self.timeline.take("stamp", np.array([row], np.int64))[0])
+        return place_at(error, PayloadPlace(self.sensor.name, stamp))
 
     def name(self, row: int) -> str:
         """Return what a person needs to find the payload of `row`."""

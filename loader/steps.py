@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .assemble import Assembler, Located
-from .batch import Batch, to_tensors
 from .draft import Draws, Task
 from .faults import FaultPolicy
 from .plan import Plan, Planned
 
-__all__ = ["StepRecipe"]
+__all__ = ["Contents", "StepRecipe"]
+
+Contents = dict[str, Any]  # Any: arrays, lists of text, and dicts of them; see Batch
+B = TypeVar("B")
 
 # Items planned and located in one go: from here on numpy's cost per call no longer shows, and 8 Ki rows are 1 MB or so.
 _AHEAD_ITEMS: Final = 8192
 
 
-class StepRecipe:
-    """Batches of one rank in one epoch; batch number n is micro-batch n mod k of step n div k."""
+class StepRecipe(Generic[B]):
+    """Batches of one rank in one epoch; batch number n is micro-batch n mod k of step n div k.
+
+    `deliver` makes what is handed over from a batch's arrays, in the thread that finished it.
+    """
 
     def __init__(
         self,
@@ -34,15 +39,15 @@ class StepRecipe:
         batch_size: int,
         rank: int,
         accumulate: int,
-        pin: bool,
+        deliver: Callable[[Contents], B],
     ) -> None:
         self.plan, self.assembler, self.faults = plan, assembler, faults
-        self._batch_size, self._accumulate, self.pin = batch_size, accumulate, pin
+        self._batch_size, self._accumulate, self.deliver = batch_size, accumulate, deliver
         self._first_slot = rank * batch_size * accumulate
         self._ahead: _Ahead | None = None  # used by whoever plans, one thread at a time
         self._grow = 1
 
-    def begin(self, step: int) -> _Begun:
+    def begin(self, step: int) -> _Begun[B]:
         """Look up the items of batch number `step` and their rows."""
         number, micro = divmod(step, self._accumulate)
         ahead = self._ahead
@@ -83,10 +88,10 @@ class _Ahead:
     located: Located
 
 
-class _Begun:
+class _Begun(Generic[B]):
     """One batch between plan and delivery; see `engine.Begun`."""
 
-    def __init__(self, recipe: StepRecipe, number: int, planned: Planned, located: Located) -> None:
+    def __init__(self, recipe: StepRecipe[B], number: int, planned: Planned, located: Located) -> None:
         self._recipe, self._number, self._planned = recipe, number, planned
         self._set_items(np.ascontiguousarray(planned.items), located)
 
@@ -110,11 +115,12 @@ class _Begun:
         """Return the work, given memory of `sizes`."""
         return self._recipe.assembler.tasks(self._draft, self._prepared, memory)
 
-    def finish(self) -> Batch | None:
+    def finish(self) -> B | None:
         """Return the batch, or None when samples failed and others take their places."""
         recipe, planned, draft = self._recipe, self._planned, self._draft
         if draft.failures:
-            self._set_items(recipe.faults.decide(planned.items, planned.occurrence, draft.items, draft.failures))
+            items, repeats = planned.items, planned.occurrence
+            self._set_items(recipe.faults.decide(items, repeats, draft.items, draft.failures, step=self._number))
             return None
         contents = recipe.assembler.finish(draft)
         delivered = draft.items
@@ -129,5 +135,4 @@ class _Begun:
         if planned.set_index is not None:
             contents["set"] = planned.set_index.copy()
         recipe.faults.passed(int((planned.items >= 0).sum()))
-        batch = Batch(to_tensors(contents, recipe.assembler.bfloat16))
-        return batch.pin_memory() if recipe.pin else batch
+        return recipe.deliver(contents)
