@@ -57,8 +57,11 @@ class Reads:
         for sensor, found in rows.items():
             if self._packed.schema.sensor(sensor).codec is None or not len(found):
                 continue
+            timeline = self._packed.timeline(sensor)
+            if timeline.sensor.codec == "video":  # a frame is read from its key frame on
+                found = timeline.packets_read(found)
             payloads += len(found)
-            size += int(self._packed.timeline(sensor).refs(found).length.sum())
+            size += int(timeline.refs(found).length.sum())
             self._seen.setdefault(sensor, []).append(found)
         self.payloads += payloads
         self.bytes += size

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from headway.formats import Column, open_set
+from headway.tools._order_facts import Reads
 from tests.formats.test_image_edit import HEIGHT, WIDTH, Cameras, packed_cameras, png, scene
 from tests.formats.test_video_packets import CODINGS, packed_films, reference, write_video
 
@@ -59,3 +60,12 @@ def test_lerobot_videos_are_kept_on_request(run: Runner, real_data: Path, tmp_pa
         camera = packed.timeline("observation.images.cam_high")
         assert camera.sensor.codec == "video"
         assert camera.value(3).shape == (480, 640, 3)  # type: ignore[union-attr]  # video frames are arrays
+
+
+def test_reading_a_video_row_counts_its_group_of_pictures(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "film.mp4", *CODINGS["no reordering"])
+    with open_set(packed_films([path], tmp_path / "set")) as packed:
+        count = Reads(packed)
+        payloads, size = count.add({"CAM": np.array([10, 11])})
+        lengths = packed.timeline("CAM").refs(np.arange(8, 12)).length
+        assert (payloads, size) == (4, int(lengths.sum()))
