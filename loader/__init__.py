@@ -8,6 +8,7 @@ from .decode import Decoder, ImageJobs
 from .images import Images
 from .options import LoaderOptions
 from .padding import Padding
+from .quarantine import read_quarantine
 from .sequential import Evaluation, Sequential
 from .shuffled import Shuffled
 from .state import State
@@ -16,6 +17,7 @@ from .sweeps import Sweeps
 from .topology import Peers, Topology
 from .topology_detect import mesh_topology
 from .trajectory import Trajectory
+from .transforms import Transforms
 from .view import View
 from .weighted import Weighted
 from .weights import WeightTable, class_balanced
@@ -37,6 +39,7 @@ __all__ = [
     "Sweeps",
     "Topology",
     "Trajectory",
+    "Transforms",
     "View",
     "WeightTable",
     "Weighted",
@@ -44,4 +47,5 @@ __all__ = [
     "class_balanced",
     "mesh_topology",
     "open_dataset",
+    "read_quarantine",
 ]

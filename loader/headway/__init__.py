@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from headway.loader import Sweeps as Sweeps
     from headway.loader import Topology as Topology
     from headway.loader import Trajectory as Trajectory
+    from headway.loader import Transforms as Transforms
     from headway.loader import Weighted as Weighted
     from headway.loader import WeightTable as WeightTable
     from headway.loader import Window as Window
     from headway.loader import class_balanced as class_balanced
     from headway.loader import mesh_topology as mesh_topology
     from headway.loader import open_dataset as open
+    from headway.loader import read_quarantine as read_quarantine
     from headway.loader.batch import Batch as Batch
     from headway.loader.context_part import context_part as context_part
     from headway.loader.dataloader import DataLoader as DataLoader
@@ -77,6 +79,7 @@ _HOMES = {
     "Sweeps": "headway.loader",
     "Topology": "headway.loader",
     "Trajectory": "headway.loader",
+    "Transforms": "headway.loader",
     "UnsupportedFormat": "headway.formats",
     "UsageError": "headway.formats",
     "WeightTable": "headway.loader",
@@ -88,6 +91,7 @@ _HOMES = {
     "mesh_topology": "headway.loader",
     "numpy_batches": "headway.loader.numpy_view",
     "open": "headway.loader",
+    "read_quarantine": "headway.loader",
 }
 # Public name → its name at home, where they differ: only `headway.open` may be called like the built-in.
 _NAMES = {"open": "open_dataset"}
@@ -119,6 +123,7 @@ __all__ = [
     "Sweeps",
     "Topology",
     "Trajectory",
+    "Transforms",
     "UnsupportedFormat",
     "UsageError",
     "WeightTable",
@@ -131,6 +136,7 @@ __all__ = [
     "mesh_topology",
     "numpy_batches",
     "open",
+    "read_quarantine",
 ]
 
 
