@@ -70,11 +70,8 @@ class PackedSet:
         self._open: dict[int, OpenShard] = {}
         self._lock = threading.Lock()  # guards _open and _timelines
         self._timelines: dict[str, Timeline] = {}
-        self._tables = _part_tables(manifest)
         counts = [len(drive.parts) for drive in manifest.drives]
-        self._drive_parts: Ints = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.frame_starts: Ints = self._tables[-1].starts[self._drive_parts]
-        """(drives + 1,) global frame where each drive starts."""
+        self._lay_out(_part_tables(manifest), np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
 
     def __len__(self) -> int:
         return int(self.frame_starts[-1])
@@ -152,6 +149,10 @@ class PackedSet:
         """Return a shard's data file as mapped, read-only; whoever gathers from it compares the hashes of `refs`."""
         return self.shard(shard).data
 
+    def part_table(self, sensor: str | None) -> PartTable:
+        """Return where the parts of a sensor's rows lie, or, for None, those of the frames."""
+        return self._tables[-1 if sensor is None else self._position(sensor)]
+
     def drive_parts(self, drive: int) -> tuple[int, int]:
         """Return the range of a drive's parts, counted over all drives in order."""
         return int(self._drive_parts[drive]), int(self._drive_parts[drive + 1])
@@ -173,6 +174,13 @@ class PackedSet:
 
     def __repr__(self) -> str:
         return f"PackedSet({str(self.location)!r}, drives={len(self.drives)}, frames={len(self)}, set_id={self.set_id[:12]}…)"
+
+    def _lay_out(self, tables: list[PartTable], drive_parts: Ints) -> None:
+        """Say where rows lie: `tables` of each sensor in name order, then of the frames; (drives + 1,) first parts of drives."""
+        self._tables = tables
+        self._drive_parts = drive_parts
+        self.frame_starts: Ints = tables[-1].starts[drive_parts]
+        """(drives + 1,) global frame where each drive starts."""
 
     def _position(self, sensor: str) -> int:
         return list(self.schema.by_name).index(sensor)

@@ -6,6 +6,8 @@ Nothing imported here loads torch; `Batch` and `DataLoader`, which need it, are 
 from .dataset import Dataset, open_dataset
 from .decode import Decoder, ImageJobs
 from .images import Images
+from .mixed import Mixed, mix
+from .mixture import Mixture
 from .options import LoaderOptions
 from .padding import Padding
 from .quarantine import read_quarantine
@@ -30,6 +32,8 @@ __all__ = [
     "ImageJobs",
     "Images",
     "LoaderOptions",
+    "Mixed",
+    "Mixture",
     "Padding",
     "Peers",
     "Sequential",
@@ -46,6 +50,7 @@ __all__ = [
     "Window",
     "class_balanced",
     "mesh_topology",
+    "mix",
     "open_dataset",
     "read_quarantine",
 ]

@@ -54,7 +54,7 @@ class Assembler:
     def __init__(
         self, packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder, padding: Sequence[Padding] = ()
     ) -> None:
-        self._packed, self._view, self._padding = packed, view, padding
+        self._packed, self.view, self._padding = packed, view, padding
         self._drive_names = np.array([drive.name for drive in packed.drives], object)
         self.fields: list[Field] = _fields(packed, view, images, decoder)
         keys = [field.key for field in self.fields]
@@ -69,8 +69,8 @@ class Assembler:
     def locate(self, items: NDArray[np.int64], draws: Draws) -> Located:
         """Find the frames of `items` (−1: nothing) and the rows of their windows; reads columns, no payloads."""
         return Located(
-            frames=self._view.frames(items),
-            windows=self._view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
+            frames=self.view.frames(items),
+            windows=self.view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
         )
 
     def begin(

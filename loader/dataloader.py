@@ -318,7 +318,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         assert self.batch_size is not None
         last = plan.steps * options.accumulate
         record = None if options.quarantine is None else Quarantine(options.quarantine, self._dataset.packed, self._view)
-        faults = FaultPolicy(options, items=plan.view.items, epoch=plan.epoch, record=record)
+        faults = FaultPolicy(options, view=plan.view, epoch=plan.epoch, record=record)
         processes = transforms.process_count(self.num_workers)
         deliver = Delivery(
             bfloat16=self._assembler.bfloat16,

@@ -1,7 +1,8 @@
 """What happens to a sample whose payload cannot be used: raise, replace or mask. Nothing else in headway decides this.
 
-A replacement is a keyed draw over the view, so it is the same on every topology and after a resume, and ranks need not
-talk. Only permanent faults come here (bad bytes, wrong hashes); a store that does not answer raises by itself.
+A replacement is a keyed draw over the view (in a mixture, over the same set), so it is the same on every topology and after a
+resume, and ranks need not talk. Only permanent faults come here (bad bytes, wrong hashes); a store that does not answer raises
+by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..formats import DecodeError, HeadwayError
 from .draws import below, key
 from .options import LoaderOptions
 from .quarantine import BadSample, Record
+from .sampler import ViewInfo
 
 __all__ = ["FaultPolicy"]
 
@@ -32,8 +34,8 @@ _SHARE_FROM: Final = 10
 class FaultPolicy:
     """Decides for one epoch of one rank, within the budget of its options; thread-safe."""
 
-    def __init__(self, options: LoaderOptions, *, items: int, epoch: int, record: Record | None = None) -> None:
-        self._options, self._items, self._epoch, self._record = options, items, epoch, record
+    def __init__(self, options: LoaderOptions, *, view: ViewInfo, epoch: int, record: Record | None = None) -> None:
+        self._options, self._view, self._epoch, self._record = options, view, epoch, record
         self._lock = threading.Lock()
         self._bad = 0
         self._seen = 0
@@ -99,7 +101,8 @@ class FaultPolicy:
                 f"cannot replace item {item}: {attempt} replacements drawn in a row are bad, too; run `headway verify` on the set"
             ) from error
         draw = key(self._options.seed, self._epoch, item, occurrence, f"replace {attempt}")
-        return int(below(draw, self._items))
+        first, end = self._view.range_of(item)
+        return first + int(below(draw, end - first))
 
     def _note(self, planned: int, item: int, error: HeadwayError, step: int, replaced: int) -> None:
         if self._record is not None:

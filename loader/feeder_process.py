@@ -158,7 +158,7 @@ class _Feeder:
         dataset = copy.deepcopy(feeding.dataset)
         decoder = feeding.decoder or default_decoder()
         assembler = dataset.assembler(decoder)
-        faults = FaultPolicy(options, items=feeding.plan.view.items, epoch=feeding.plan.epoch, record=self._bad)
+        faults = FaultPolicy(options, view=feeding.plan.view, epoch=feeding.plan.epoch, record=self._bad)
         recipe = StepRecipe(
             feeding.plan,
             assembler,

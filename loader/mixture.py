@@ -30,7 +30,7 @@ _MOST_SETS = 32
 class Mixture:
     """Items of several sets, each set with a fixed share of every step.
 
-    The view is one that is made of several (`ViewInfo.sets`), in the order of the weights.
+    Goes with `headway.mix`, whose datasets are in the order of the weights.
 
     >>> Mixture(weights=(2, 1)).shares
     (43691, 21845)
@@ -68,6 +68,7 @@ class Mixture:
         return shares(self.weights)
 
     def describe(self, view: ViewInfo, *, epoch: int) -> dict[str, Json]:
+        """Return every parameter that the order depends on; "sets": each set's (virtual slots, set-epoch, position)."""
         order = self.order(view, seed=0, epoch=epoch, batch_size=1)
         return {
             "kind": self.kind,
@@ -80,6 +81,7 @@ class Mixture:
         }
 
     def order(self, view: ViewInfo, *, seed: int, epoch: int, batch_size: int) -> MixtureOrder:
+        """Return the order of one epoch."""
         if len(view.sets) != len(self.weights) or any(part.items < 1 for part in view.sets):
             raise UsageError(
                 f"cannot mix view {view.view_id!r} with {len(self.weights)} weights: it is made of sets of "

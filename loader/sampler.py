@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -45,8 +46,22 @@ class ViewInfo:
             view_id=hashlib.sha256(names.encode()).hexdigest(),
             items=int(offsets[-1]),
             drive_starts=np.concatenate([*starts, offsets[-1:]]).astype(np.int64),
+            frames=None if all(view.frames is None for view in views) else partial(_frames_end_to_end, tuple(views), offsets),
             sets=tuple(views),
         )
+
+    def sets_of(self, items: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return which of `sets` each item is from; −1 for padding (−1)."""
+        starts = np.cumsum([0, *(view.items for view in self.sets)])
+        return (np.searchsorted(starts, items, side="right") - 1).astype(np.int32)
+
+    def range_of(self, item: int) -> tuple[int, int]:
+        """Return the items that may stand in for `item`: those of its set, else all."""
+        if not self.sets:
+            return 0, self.items
+        starts = np.cumsum([0, *(view.items for view in self.sets)])
+        which = int(np.searchsorted(starts, item, side="right")) - 1
+        return int(starts[which]), int(starts[which + 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,6 +109,16 @@ class Planned:
             is_first=None if self.is_first is None else self.is_first[step],
             set_index=None if self.set_index is None else self.set_index[step],
         )
+
+
+def _frames_end_to_end(views: Sequence[ViewInfo], offsets: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return frame numbers that follow on one another where those of a view do; what they are counted from differs by view."""
+    frames = np.empty(items.shape, np.int64)
+    for view, begin, end in zip(views, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+        here = (items >= begin) & (items < end)
+        own = items[here] - begin
+        frames[here] = own if view.frames is None else view.frames(own)
+    return frames
 
 
 def _given(value: NDArray[Scalar] | None) -> NDArray[Scalar]:

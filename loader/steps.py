@@ -14,6 +14,7 @@ from .assemble import Assembler, Located
 from .draft import Draws, Task
 from .faults import FaultPolicy
 from .plan import Plan, Planned
+from .sequence import sequence_entries
 
 __all__ = ["Contents", "StepRecipe"]
 
@@ -130,9 +131,6 @@ class _Begun(Generic[B]):
         contents["occurrence"] = planned.occurrence.copy()
         contents["epoch"] = np.full(len(delivered), recipe.plan.epoch, np.int64)
         contents["valid"] = delivered >= 0
-        if planned.is_first is not None:
-            contents["is_first"] = planned.is_first.copy()
-        if planned.set_index is not None:
-            contents["set"] = planned.set_index.copy()
+        contents.update(sequence_entries(recipe.plan, recipe.assembler.view, planned))
         recipe.faults.passed(int((planned.items >= 0).sum()))
         return recipe.deliver(contents)

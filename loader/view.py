@@ -35,7 +35,9 @@ __all__ = ["AnyWindow", "View", "default_windows"]
 Int64 = NDArray[np.int64]
 
 # The batch's own keys; a window of that name would hide one.
-_RESERVED: Final = ("drive", "frame", "id", "is_first", "replaced", "set", "slot", "stamp", "state", "valid")
+_RESERVED: Final = frozenset(
+    ("drive", "epoch", "frame", "id", "is_first", "motion", "occurrence", "replaced", "set", "slot", "stamp", "state", "valid")
+)
 
 
 class View:
@@ -170,6 +172,11 @@ class View:
         return motion, known
 
     @property
+    def has_ego_motion(self) -> bool:
+        """Whether `ego_motion` can be asked: the set has a timeline of ego poses."""
+        return self._ego_timeline() is not None
+
+    @property
     def _needs_index(self) -> bool:
         filtered = self._where is not None or self._ids is not None
         excluded = len(self._excluded_drives) or len(self._excluded_frames)
@@ -208,11 +215,15 @@ class View:
                 self._ego_sensor()
         self._plain[name] = (plain, sensors)
 
+    def _ego_timeline(self) -> str | None:
+        schema = self.packed.schema
+        names = [name for name in ("ego", schema.reference) if name in schema.by_name and schema.sensor(name).has(EGO_TO_WORLD)]
+        return names[0] if names else None
+
     def _ego_sensor(self) -> str:
-        for name in ("ego", self.packed.schema.reference):
-            sensor = self.packed.schema.by_name.get(name)
-            if sensor is not None and sensor.has(EGO_TO_WORLD):
-                return name
+        name = self._ego_timeline()
+        if name is not None:
+            return name
         raise UsageError(
             f"ego motion needs a timeline of poses: neither a sensor 'ego' nor the reference "
             f"{self.packed.schema.reference!r} has a column {EGO_TO_WORLD!r} in this set"

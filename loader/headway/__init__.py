@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headway.loader import Evaluation as Evaluation
     from headway.loader import Images as Images
     from headway.loader import LoaderOptions as LoaderOptions
+    from headway.loader import Mixed as Mixed
+    from headway.loader import Mixture as Mixture
     from headway.loader import Padding as Padding
     from headway.loader import Peers as Peers
     from headway.loader import Sequential as Sequential
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from headway.loader import Window as Window
     from headway.loader import class_balanced as class_balanced
     from headway.loader import mesh_topology as mesh_topology
+    from headway.loader import mix as mix
     from headway.loader import open_dataset as open
     from headway.loader import read_quarantine as read_quarantine
     from headway.loader.batch import Batch as Batch
@@ -64,6 +67,8 @@ _HOMES = {
     "LimitExceeded": "headway.formats",
     "LoaderOptions": "headway.loader",
     "MissingExtra": "headway.formats",
+    "Mixed": "headway.loader",
+    "Mixture": "headway.loader",
     "NotASet": "headway.formats",
     "Padding": "headway.loader",
     "Peers": "headway.loader",
@@ -89,6 +94,7 @@ _HOMES = {
     "class_balanced": "headway.loader",
     "context_part": "headway.loader.context_part",
     "mesh_topology": "headway.loader",
+    "mix": "headway.loader",
     "numpy_batches": "headway.loader.numpy_view",
     "open": "headway.loader",
     "read_quarantine": "headway.loader",
@@ -108,6 +114,8 @@ __all__ = [
     "LimitExceeded",
     "LoaderOptions",
     "MissingExtra",
+    "Mixed",
+    "Mixture",
     "NotASet",
     "Padding",
     "Peers",
@@ -134,6 +142,7 @@ __all__ = [
     "class_balanced",
     "context_part",
     "mesh_topology",
+    "mix",
     "numpy_batches",
     "open",
     "read_quarantine",

@@ -1,0 +1,132 @@
+"""Several opened sets as one dataset, for mixtures: items of one set after those of another, in batches of one structure.
+
+Each set keeps its own view (filters, tombstones). What a batch holds must be the same in all of them, so sensors and windows
+that are asked for have to agree; where they do not, the error says what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..formats import UsageError
+from ..formats.joined_set import JoinedSet
+from .dataset import Dataset
+from .native_decode import default_decoder
+from .sampler import ViewInfo
+from .view import View
+
+__all__ = ["JoinedView", "Mixed", "mix"]
+
+Int64 = NDArray[np.int64]
+
+
+def mix(datasets: Sequence[Dataset]) -> Mixed:
+    """Return one dataset of several opened ones, to be drawn from in proportions with `DataLoader(sampler=Mixture(…))`.
+
+    Args:
+        datasets: what `headway.open` returned, in the order of the mixture's weights; opened with the same windows, images and
+            padding. `where` and `exclude` are each set's own.
+
+    Raises:
+        UsageError: a sensor that is read, a window, or how images look differs between them.
+
+    >>> both = headway.mix([headway.open(drives_set), headway.open(drives_set, exclude=["drive-1"])])
+    >>> loader = headway.DataLoader(both, batch_size=6, sampler=headway.Mixture(weights=(2, 1)))
+    >>> next(iter(loader))["set"].tolist()
+    [0, 0, 0, 0, 1, 1]
+    """
+    return Mixed(datasets)
+
+
+class Mixed(Dataset):
+    """The items of several datasets end to end, those of the first one first; `batch["set"]` says which one an item is from."""
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:  # made of datasets that are open, not of a packed set
+        self.datasets = tuple(datasets)
+        if not self.datasets or not all(isinstance(each, Dataset) and not isinstance(each, Mixed) for each in self.datasets):
+            raise UsageError(f"headway.mix takes datasets of headway.open, one or more; found {list(datasets)!r:.200}")
+        first = self.datasets[0]
+        joined = JoinedSet([each.packed for each in self.datasets])
+        for number, each in enumerate(self.datasets[1:], 1):
+            _check_alike(first, each, number)
+        for name in first.view.names:
+            for sensor in first.view.sensors(name):
+                if sensor in joined.differences:
+                    raise UsageError(
+                        f"cannot mix: window {name!r} reads sensor {sensor!r}, which is not the same in all sets: "
+                        f"{joined.differences[sensor]}; open the sets with windows= that leave it out, or pack them alike"
+                    )
+        self.packed = joined
+        self.images, self.padding = first.images, first.padding
+        self.view = JoinedView(joined, [each.view for each in self.datasets])
+        self._assembler = self.assembler(default_decoder())
+
+    def __reduce__(self) -> tuple[Any, ...]:  # Any: the shape pickle asks for
+        return Mixed, (self.datasets,)
+
+    def __repr__(self) -> str:
+        return f"Mixed({list(self.datasets)!r})"
+
+
+class JoinedView(View):
+    """The items of several views end to end; global frames are those of the joined set."""
+
+    def __init__(self, packed: JoinedSet, views: Sequence[View]) -> None:
+        super().__init__(packed, windows=views[0].windows)
+        self._joined, self._views = packed, tuple(views)
+
+    @property
+    def info(self) -> ViewInfo:
+        """What a plan needs to know, each set's own included."""
+        return self._joined_info
+
+    def frames(self, items: Int64) -> Int64:
+        """Return the joined set's frame numbers of `items`; −1 stays −1."""
+        items = np.asarray(items, np.int64)
+        starts = self._item_starts
+        if items.size and (items.min() < -1 or items.max() >= starts[-1]):
+            bad = int(items[(items < -1) | (items >= starts[-1])][0])
+            raise UsageError(f"the mixed view has no item {bad}; it has items 0 to {starts[-1] - 1} (−1 is padding)")
+        frames = np.full(items.shape, -1, np.int64)
+        for view, first, end, offset in zip(self._views, starts[:-1], starts[1:], self._joined.set_starts[:-1], strict=True):
+            here = (items >= first) & (items < end)
+            if here.any():
+                frames[here] = view.frames(items[here] - first) + offset
+        return frames
+
+    @cached_property
+    def _joined_info(self) -> ViewInfo:
+        return ViewInfo.joined([view.info for view in self._views])
+
+    @cached_property
+    def _item_starts(self) -> Int64:
+        return np.cumsum([0, *(view.items for view in self.info.sets)], dtype=np.int64)
+
+
+def _check_alike(first: Dataset, other: Dataset, number: int) -> None:
+    """Refuse datasets that would give batches of different structures."""
+    for what, mine, theirs in (
+        ("windows", _windows(first.view), _windows(other.view)),
+        ("images", list(first.images), list(other.images)),
+        ("padding", list(first.padding), list(other.padding)),
+    ):
+        if mine == theirs:
+            continue
+        pairs = [pair for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1]]
+        more = (mine[len(theirs) :] or ["none"])[0], (theirs[len(mine) :] or ["none"])[0]
+        mine_one, theirs_one = pairs[0] if pairs else more
+        raise UsageError(
+            f"cannot mix: datasets 0 and {number} differ in {what}: {str(mine_one)[:300]} in {str(first.packed.location)!r} "
+            f"against {str(theirs_one)[:300]} in {str(other.packed.location)!r}; open both with the same {what}="
+        )
+
+
+def _windows(view: View) -> list[Any]:  # Any: JSON with the sensors that patterns mean in this set
+    return [
+        {**window.to_json(), "means": list(view.sensors(name))} for window, name in zip(view.windows, view.names, strict=True)
+    ]
