@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, Final
 
@@ -70,7 +72,8 @@ def _in_flight(
     waiting, running = iter(enumerate(tasks)), set[Future[tuple[int, PackedShards]]]()
     while True:
         for at, task in waiting:
-            running.add(pool.submit(_work, at, task))
+            with _interrupts_held():
+                running.add(pool.submit(_work, at, task))
             if len(running) >= most:
                 break
         if not running:
@@ -78,6 +81,30 @@ def _in_flight(
         finished = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED).done
         running -= finished
         yield from finished or (None,)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back while processes start, so that none is left half told what to do.
+
+    The new processes inherit that Ctrl-C is blocked: it reaches the whole group, and they would print a traceback each if it
+    came before `_start` has run. A mask does not protect this process, whose other threads may take the signal.
+    """
+    held: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not None:  # None: not set from Python, and could not be put back
+                handlers[number] = signal.signal(number, lambda number, frame: held.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for received in held[:1]:
+            signal.raise_signal(received)
 
 
 def _start(done: Any, cancelled: Any) -> None:

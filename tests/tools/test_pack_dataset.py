@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -223,6 +224,23 @@ def test_ctrl_c_leaves_nothing_half_written(tiny_source: Path, tmp_path: Path) -
     assert "Traceback" not in err
     assert (target / "manifest.json").exists() == (child.returncode == 0)
     assert child.returncode == 0 or not target.exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_workers_start_is_one_clean_end(tiny_source: Path, tmp_path: Path) -> None:
+    """A terminal interrupts the whole group; workers that still import must not print tracebacks of their own."""
+    target = tmp_path / "set"
+    command = [sys.executable, "-m", "headway.tools.pack_dataset", "nuscenes", str(tiny_source), str(target)]
+    command += ["--workers", "2", "--shard-size", "300kB"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
+        while child.poll() is None and len(children.read_text().split()) < 3:  # multiprocessing's resource tracker, two workers
+            pass
+        os.killpg(child.pid, signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    assert not target.exists()
 
 
 def test_an_interrupted_resumable_run_loses_no_finished_shard(
