@@ -93,8 +93,9 @@ def _pack(row: AdapterRow, options: type[Any], given: dict[str, Any]) -> None:  
 
     names = set(inspect.signature(options).parameters)
     values = option_values(options, given)
-    # An adapter that encodes JPEGs itself takes the quality; encoding what it made once more would only lose.
-    quality = None if "jpeg_quality" in names else given["jpeg_quality"]
+    # An adapter that encodes JPEGs itself takes the quality: encoding what it made once more would only lose, unless pixels move.
+    moves = given["camera_scale"] != 1 or given["camera_crop"] is not None
+    quality = given["jpeg_quality"] if moves or "jpeg_quality" not in names else None
     # "train=0.8,val=0.2" divides the drives; anything else is the adapter's own choice of a split the source has.
     shares = given["split"] if "=" in (given["split"] or "") or "split" not in names else None
     if shares:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import struct
 import zlib
@@ -10,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import simplejpeg
 
 from headway.formats import Limits, SourceError, kernel, open_set
 from headway.formats.image_check import check_decodes, decode_pixels
@@ -71,3 +73,16 @@ def test_refusing_malformed_images_leaks_nothing() -> None:
 
     warm = round_of(100)
     assert round_of(700) - warm < 20_000, "KiB of growth after the warm-up"
+
+
+PIXELS = {"444": "f8423dbc0e570190", "422": "f856892e8782848d", "420": "79c152ba14735277", "440": "4e7a6a79e0482b59"}
+"""SHA-256 of decoded pixels, first 16 digits: libjpeg-turbo 3, the same with and without SIMD."""
+
+
+@pytest.mark.parametrize("subsampling", PIXELS)
+def test_pixels_of_jpegs_do_not_change_with_a_library(subsampling: str) -> None:
+    """opencv/opencv#8854: an upgrade changed pictures, and nothing noticed."""
+    down, across = np.mgrid[0:40, 0:56]
+    colours = np.stack([across * 4, down * 6, (across * down) % 256], -1).astype(np.uint8)
+    data = bytes(simplejpeg.encode_jpeg(colours, quality=90, colorsubsampling=subsampling))
+    assert hashlib.sha256(decode_pixels(data, "jpeg").tobytes()).hexdigest()[:16] == PIXELS[subsampling]
