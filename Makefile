@@ -7,8 +7,10 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q -n logical
 # Training frameworks, on top of $(VENV): its site-packages are theirs, so torch and headway are installed once.
 FRAMEWORKS := .venv-frameworks
+# DALI and nvImageCodec, the same way.
+DECODERS := .venv-decoders
 
-.PHONY: help install typetree demo test lint types pure sanitize frameworks ci full clean
+.PHONY: help install typetree demo test lint types pure sanitize frameworks test-decoders ci full clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +18,7 @@ help:
 	@echo "make test    install, run the core tests (under 10 minutes on 2 cores)"
 	@echo "make lint    ruff;  make types   mypy --strict"
 	@echo "make frameworks  install training frameworks beside it, run each on two ranks (about 15 minutes)"
+	@echo "make test-decoders  install DALI and nvImageCodec beside it (600 MB), test them without a GPU (about 2 minutes)"
 	@echo "make ci      everything a change must pass (under 60 minutes)"
 	@echo "make full    the reliability figures at full size, before a release"
 	@echo "make clean   remove .venv, build and demo"
@@ -58,11 +61,25 @@ $(FRAMEWORKS)/.installed: $(STAMP) tests/frameworks/requirements.txt
 frameworks: $(FRAMEWORKS)/.installed
 	@$(FRAMEWORKS)/bin/python -m pytest -q -m frameworks tests/frameworks
 
+# DALI holds `packaging` back; the rest comes from $(VENV) through the .pth file, which is written once pip is done.
+$(DECODERS)/.installed: | $(STAMP)
+	@echo "== installing into $(DECODERS) (first time: a minute or two)"
+	@rm -rf $(DECODERS) && $(PYTHON) -m venv $(DECODERS)
+	@$(DECODERS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
+		'nvidia-dali-cuda120>=2.0' 'nvidia-nvimgcodec-cu12>=0.9'
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(DECODERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/development.pth"
+	@touch $@
+
+test-decoders: $(DECODERS)/.installed
+	@echo "== DALI and nvImageCodec without a GPU"
+	@$(DECODERS)/bin/python -m pytest -q -m "not gpu" tests/gpu_decode/test_decoders.py tests/gpu_decode/test_real_images.py
+
 pure: $(STAMP)
 	@echo "== the loader without the native core"
 	@HEADWAY_NATIVE=0 $(PYTEST) -m "not full and not frameworks and not gpu" tests/loader tests/gpu_decode
 
-ci: lint types test pure sanitize frameworks
+ci: lint types test pure sanitize frameworks test-decoders
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 
@@ -70,4 +87,4 @@ full: $(STAMP)
 	@$(PYTEST) -m "full"
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist demo *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) $(DECODERS) build dist demo *.egg-info

@@ -153,7 +153,7 @@ class DaliDecoder:
         if held is None or held[0] < len(chosen):
             pipe = build_pipeline(look, batch_size=len(chosen), threads=self._threads, device_id=self._device_id)
             held = self._pipelines[look] = (len(chosen), pipe)
-        told = {
+        told: dict[str, list[Any]] = {  # Any: pairs and matrices
             "start": [each.start for each in samplings],
             "shape": [each.shape for each in samplings],
             "begin": [each.region[0] for each in samplings],
@@ -163,6 +163,6 @@ class DaliDecoder:
         }
         inputs = {name: [np.asarray(value, np.float32) for value in values] for name, values in told.items()}
         encoded = [np.frombuffer(jobs.data[job], np.uint8) for job in chosen.tolist()]
-        (made,) = held[1].run(encoded=encoded, **inputs)
+        made = held[1].run(encoded=encoded, **inputs)[0]
         host = made.as_cpu() if self._device_id is not None else made
         return np.asarray(host.as_tensor())

@@ -67,7 +67,8 @@ def deskew_points(
     then = pose_matrices(ego_stamps, ego_poses, times_ns + stamp_ns)
     now = pose_matrices(ego_stamps, ego_poses, torch.full((1,), stamp_ns, dtype=torch.int64, device=xyz.device))
     motion = torch.linalg.inv(now @ sensor_to_ego) @ then @ sensor_to_ego
-    return (torch.einsum("nij,nj->ni", motion[:, :3, :3], xyz.double()) + motion[:, :3, 3]).to(xyz.dtype)
+    seen: torch.Tensor = torch.einsum("nij,nj->ni", motion[:, :3, :3], xyz.double()) + motion[:, :3, 3]
+    return seen.to(xyz.dtype)
 
 
 def pose_matrices(stamps: torch.Tensor, poses: torch.Tensor, at: torch.Tensor) -> torch.Tensor:

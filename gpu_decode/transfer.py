@@ -7,7 +7,6 @@ is not reused too early. On a CPU the same code runs without streams, which is h
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -144,12 +143,13 @@ class _CudaLane:
     """Copies on a side stream; who receives makes its own stream wait."""
 
     def __init__(self, device: torch.device) -> None:
-        if multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) == "fork":
+        # torch's own flag: nothing public says that CUDA was begun before this process was forked off.
+        if torch.cuda._is_in_bad_fork():
             raise UsageError(
                 "cannot move batches to a GPU in a forked process: CUDA does not survive a fork; start the process with "
                 "'spawn', or move batches in the process that trains"
             )
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def send(self, batch: Batch) -> _Moved:
         """Start the copies."""
@@ -157,7 +157,7 @@ class _CudaLane:
         with torch.cuda.stream(self._stream):
             tree = _walk(host.tree, torch.Tensor, lambda tensor: tensor.to(self._device, non_blocking=True))
             small = host.small.to(self._device, non_blocking=True)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             done.record(self._stream)
         return _Moved(Packed(tree, small), batch.nbytes, done, host)
 
