@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from ..formats import EGO_TO_WORLD, SetError, WorkerDied
+from ..formats import EGO_TO_WORLD, SetError, UsageError, WorkerDied
 from ..formats.adapters import SourceSpec
 from ..formats.pack_options import PackOptions
 from ..formats.packed_set import PackedSet, open_set
@@ -107,6 +108,7 @@ def _pack(source: Path, target: Path) -> Path:
 
 def _train(packed: Path, output: Path, epochs: int, step_ms: float) -> list[dict[str, Any]]:  # Any: JSON
     """Run `demo_train` on RANKS ranks and return what each wrote down."""
+    _need_loopback()
     report(f"3/4 training {epochs} epochs on {RANKS} ranks: torchrun --standalone --nproc-per-node {RANKS} (gloo, CPU)")
     output.mkdir(parents=True, exist_ok=True)
     for old in output.glob("rank-*.json"):
@@ -131,6 +133,18 @@ def _train(packed: Path, output: Path, epochs: int, step_ms: float) -> list[dict
     if code or len(files) != RANKS:
         raise WorkerDied(f"torchrun ended with code {code}, {len(files)} of {RANKS} ranks finished; its output is above")
     return [json.loads(file.read_text()) for file in files]
+
+
+def _need_loopback() -> None:
+    """Refuse at once where ranks could not reach each other; torch would try for a minute each, with a stack a try."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), _STOP_S):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot train on {RANKS} ranks: 127.0.0.1 does not answer ({error.strerror or error}); bring the loopback interface "
+            "up, such as by `ip link set lo up`"
+        ) from error
 
 
 def _draw(packed: Path, target: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +30,15 @@ def test_the_demo_runs_end_to_end(tmp_path: Path) -> None:
     assert picture is not None
     assert picture.shape[1] == 2400
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root, to take the loopback away")
+def test_a_machine_without_loopback_is_told_so_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["unshare", "--net", *COMMAND, "--directory", str(tmp_path)], capture_output=True, text=True, timeout=110, check=False
+    )
+    if done.stderr.startswith("unshare:"):
+        pytest.skip(f"cannot take the loopback away here: {done.stderr.strip()}")
+    assert done.returncode == 2
+    assert "127.0.0.1 does not answer" in done.stderr.splitlines()[-1]
