@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import UsageError
+from ..formats import PackedSet, UsageError
 from ..formats.joined_set import JoinedSet
 from .dataset import Dataset
 from .native_decode import default_decoder
 from .sampler import ViewInfo
 from .view import View
 
-__all__ = ["JoinedView", "Mixed", "mix"]
+__all__ = ["JoinedView", "Mixed", "join_views", "mix"]
 
 Int64 = NDArray[np.int64]
 
@@ -51,19 +52,12 @@ class Mixed(Dataset):
         if not self.datasets or not all(isinstance(each, Dataset) and not isinstance(each, Mixed) for each in self.datasets):
             raise UsageError(f"headway.mix takes datasets of headway.open, one or more; found {list(datasets)!r:.200}")
         first = self.datasets[0]
-        joined = JoinedSet([each.packed for each in self.datasets])
         for number, each in enumerate(self.datasets[1:], 1):
-            _check_alike(first, each, number)
-        for name in first.view.names:
-            for sensor in first.view.sensors(name):
-                if sensor in joined.differences:
-                    raise UsageError(
-                        f"cannot mix: window {name!r} reads sensor {sensor!r}, which is not the same in all sets: "
-                        f"{joined.differences[sensor]}; open the sets with windows= that leave it out, or pack them alike"
-                    )
-        self.packed = joined
+            for what, mine, theirs in (("images", first.images, each.images), ("padding", first.padding, each.padding)):
+                _check_alike(what, list(mine), list(theirs), f"datasets 0 and {number}")
         self.images, self.padding = first.images, first.padding
-        self.view = JoinedView(joined, [each.view for each in self.datasets])
+        self.view = join_views([each.view for each in self.datasets])
+        self.packed = self.view.packed
         self._assembler = self.assembler(default_decoder())
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: the shape pickle asks for
@@ -78,7 +72,8 @@ class JoinedView(View):
 
     def __init__(self, packed: JoinedSet, views: Sequence[View]) -> None:
         super().__init__(packed, windows=views[0].windows)
-        self._joined, self._views = packed, tuple(views)
+        self.packed: JoinedSet = packed
+        self._views = tuple(views)
 
     @property
     def info(self) -> ViewInfo:
@@ -93,7 +88,7 @@ class JoinedView(View):
             bad = int(items[(items < -1) | (items >= starts[-1])][0])
             raise UsageError(f"the mixed view has no item {bad}; it has items 0 to {starts[-1] - 1} (−1 is padding)")
         frames = np.full(items.shape, -1, np.int64)
-        for view, first, end, offset in zip(self._views, starts[:-1], starts[1:], self._joined.set_starts[:-1], strict=True):
+        for view, first, end, offset in zip(self._views, starts[:-1], starts[1:], self.packed.set_starts[:-1], strict=True):
             here = (items >= first) & (items < end)
             if here.any():
                 frames[here] = view.frames(items[here] - first) + offset
@@ -108,22 +103,32 @@ class JoinedView(View):
         return np.cumsum([0, *(view.items for view in self.info.sets)], dtype=np.int64)
 
 
-def _check_alike(first: Dataset, other: Dataset, number: int) -> None:
-    """Refuse datasets that would give batches of different structures."""
-    for what, mine, theirs in (
-        ("windows", _windows(first.view), _windows(other.view)),
-        ("images", list(first.images), list(other.images)),
-        ("padding", list(first.padding), list(other.padding)),
-    ):
-        if mine == theirs:
-            continue
-        pairs = [pair for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1]]
-        more = (mine[len(theirs) :] or ["none"])[0], (theirs[len(mine) :] or ["none"])[0]
-        mine_one, theirs_one = pairs[0] if pairs else more
-        raise UsageError(
-            f"cannot mix: datasets 0 and {number} differ in {what}: {str(mine_one)[:300]} in {str(first.packed.location)!r} "
-            f"against {str(theirs_one)[:300]} in {str(other.packed.location)!r}; open both with the same {what}="
-        )
+def join_views(views: Sequence[View]) -> JoinedView:
+    """Return the view of several end to end, whose windows and the sensors that they read must agree."""
+    first = views[0]
+    joined = JoinedSet([view.packed for view in views if isinstance(view.packed, PackedSet)])
+    for number, view in enumerate(views[1:], 1):
+        places = f"{str(joined.sets[0].location)!r} and {str(joined.sets[number].location)!r}"
+        _check_alike("windows", _windows(first), _windows(view), places)
+    for name in first.names:
+        for sensor in first.sensors(name):
+            if sensor in joined.differences:
+                raise UsageError(
+                    f"cannot mix: window {name!r} reads sensor {sensor!r}, which is not the same in all sets: "
+                    f"{joined.differences[sensor]}; open the sets with windows= that leave it out, or pack them alike"
+                )
+    return JoinedView(joined, views)
+
+
+def _check_alike(what: str, mine: list[Any], theirs: list[Any], which: str) -> None:  # Any: windows as JSON, Images, Padding
+    """Refuse what would give batches of different structures."""
+    if mine == theirs:
+        return
+    pairs = [pair for pair in zip_longest(mine, theirs, fillvalue="none") if pair[0] != pair[1]]
+    raise UsageError(
+        f"cannot mix: {which} differ in {what}: {str(pairs[0][0])[:300]} against {str(pairs[0][1])[:300]}; "
+        f"open them with the same {what}="
+    )
 
 
 def _windows(view: View) -> list[Any]:  # Any: JSON with the sensors that patterns mean in this set

@@ -14,10 +14,9 @@ from ..formats import UsageError
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
     from ..loader.plan import Plan
-    from ..loader.sampler import Sampler
     from ..loader.view import View
 
-__all__ = ["Reads", "SlotFacts", "parse_steps", "sampler_from_state", "slot_facts", "window_facts"]
+__all__ = ["Reads", "SlotFacts", "parse_steps", "slot_facts", "window_facts"]
 
 Int64 = NDArray[np.int64]
 
@@ -39,6 +38,10 @@ class SlotFacts:
     """Frame number within the drive."""
     rows: dict[str, Int64]
     """By sensor: the rows read, each once."""
+    sets: NDArray[np.int32] | None = None
+    """Mixed sets only: which one each item is from."""
+    is_first: NDArray[np.bool_] | None = None
+    """Slot-sticky only: the slot begins anew."""
 
 
 class Reads:
@@ -91,6 +94,8 @@ def slot_facts(view: View, plan: Plan, step: int, *, first_slot: int, last_slot:
             drives=[view.packed.drives[drive].name if drive >= 0 else "" for drive in drives.tolist()],
             numbers=np.where(frames >= 0, frames - starts[np.maximum(drives, 0)], -1),
             rows=view.read_set(items, seed=plan.seed, epoch=plan.epoch, occurrence=planned.occurrence),
+            sets=plan.view.sets_of(items) if plan.view.sets else None,
+            is_first=planned.is_first,
         )
 
 
@@ -114,29 +119,6 @@ def window_facts(view: View, plan: Plan, facts: SlotFacts, at: int) -> dict[str,
         }
         for name, window in resolved.items()
     }
-
-
-def sampler_from_state(described: Mapping[str, Any]) -> Sampler:  # Any: JSON
-    """Return the sampler that a state describes, where the state says all of it."""
-    from dataclasses import fields
-
-    from ..loader.sequential import Evaluation, Sequential
-    from ..loader.shuffled import Shuffled
-
-    kinds: dict[str, type[Any]] = {cls.kind: cls for cls in (Evaluation, Sequential, Shuffled)}
-    kind = kinds.get(str(described.get("kind")))
-    if kind is None:
-        raise UsageError(
-            f"cannot rebuild the order of a {described.get('kind')!r} sampler from a state alone: its weights or sets are not in "
-            "it; open the set in Python with that sampler and ask loader.plan"
-        )
-    known = {field.name for field in fields(kind)}
-    values = {name: value for name, value in described.items() if name in known}
-    for name, value in values.items():
-        if not isinstance(value, int):
-            raise UsageError(f"cannot rebuild the order: sampler.{name} must be a whole number or a truth value, found {value!r}")
-    sampler: Sampler = kind(**values)
-    return sampler
 
 
 def parse_steps(text: str, steps: int) -> range:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._view_flags import ExcludeFlag, WhereFlag, WindowsFlag, open_view
+from ._order_flags import MixFlag, OrderName, WeightsFlag, open_mixed_view, sampler_from_flags
+from ._view_flags import ExcludeFlag, WhereFlag, WindowsFlag
 from .console import human_bytes, plain, say
 
 if TYPE_CHECKING:
@@ -30,8 +31,15 @@ def plan_command(
     seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
     epoch: Annotated[int, typer.Option(min=0, help="Epoch, from 0.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="Shuffled, or in order.")] = True,
+    sampler: Annotated[OrderName | None, typer.Option(help="The order, where it is another one.")] = None,
     block_items: Annotated[int | None, typer.Option(min=1, help="Items that stay together when shuffled.")] = None,
     span_blocks: Annotated[int, typer.Option(min=1, help="Blocks that are shuffled together.")] = 8,
+    chunk_items: Annotated[int | None, typer.Option(min=1, help="Sticky: cut drives into chunks of so many items.")] = None,
+    weights: WeightsFlag = None,
+    mix: MixFlag = None,
+    shares: Annotated[str | None, typer.Option(metavar="N,N,…", help="Mixture: each set's part, as in 2,1.")] = None,
+    epoch_items: Annotated[int | None, typer.Option(min=1, help="Weighted, mixture: items of an epoch.")] = None,
+    virtual_slots: Annotated[int, typer.Option(min=1, help="Mixture: slots of each set's own order.")] = 256,
     drop_last: Annotated[bool, typer.Option(help="Leave out an incomplete last batch.")] = False,
     windows: WindowsFlag = None,
     where: WhereFlag = None,
@@ -40,21 +48,26 @@ def plan_command(
 ) -> None:
     """Show which rank gets which frames at which step, what that reads, and the read amplification."""
     from ..formats import UsageError
-    from ..formats.packed_set import open_set
     from ..loader.plan import Plan
-    from ..loader.sequential import Sequential
-    from ..loader.shuffled import Shuffled
     from ._order_facts import parse_steps
 
     if rank is not None and rank >= ranks:
         raise UsageError(f"--rank {rank} is none of the {ranks} ranks, 0 to {ranks - 1}; give --ranks")
-    sampler: Shuffled | Sequential = Sequential(drop_last=drop_last)
-    if shuffle:
-        sampler = Shuffled(block_items=block_items, span_blocks=span_blocks, drop_last=drop_last)
-    with open_set(location) as packed:
-        view = open_view(packed, windows, where, exclude)
+    with open_mixed_view([location, *(mix or ())], windows, where, exclude) as (packed, view):
+        order = sampler_from_flags(
+            view,
+            sampler or ("shuffled" if shuffle else "sequential"),
+            block_items=block_items,
+            span_blocks=span_blocks,
+            chunk_items=chunk_items,
+            weights=weights,
+            shares=shares,
+            epoch_items=epoch_items,
+            virtual_slots=virtual_slots,
+            drop_last=drop_last,
+        )
         share = batch_size * accumulate
-        plan = Plan(view.info, sampler, seed=seed, epoch=epoch, segments=[(share * ranks, 0)])
+        plan = Plan(view.info, order, seed=seed, epoch=epoch, segments=[(share * ranks, 0)])
         if not plan.steps:
             raise UsageError(f"an epoch of {len(view)} items has no complete batch of {share * ranks}; use --no-drop-last")
         asked = parse_steps(steps, plan.steps)
@@ -64,7 +77,7 @@ def plan_command(
         "view": view.view_id,
         "items": len(view),
         "drives": len(packed.drives),
-        "sampler": dict(sampler.describe(view.info, epoch=epoch)),
+        "sampler": dict(order.describe(view.info, epoch=epoch)),
         "seed": seed,
         "epoch": epoch,
         "ranks": ranks,
@@ -100,6 +113,8 @@ def plan_facts(
                     "rank": rank,
                     "first_slot": first,
                     "items": whole.items.tolist(),
+                    **({} if whole.sets is None else {"sets": whole.sets.tolist()}),
+                    **({} if whole.is_first is None else {"is_first": whole.is_first.tolist()}),
                     "drives": whole.drives,
                     "frames": whole.numbers.tolist(),
                     "payloads": payloads,
@@ -136,8 +151,9 @@ def _print(facts: dict[str, Any]) -> None:  # Any: JSON
             step = line["step"]
             say(f"\nstep {step}")
         last = line["first_slot"] + len(line["items"]) - 1
-        places = zip(line["drives"], line["frames"], strict=True)
-        frames = "  ".join(f"{plain(drive)}:{frame}" if frame >= 0 else "(padding)" for drive, frame in places)
+        sets, anew = line.get("sets", [None] * len(line["items"])), line.get("is_first", [False] * len(line["items"]))
+        places = zip(sets, line["drives"], line["frames"], anew, strict=True)
+        frames = "  ".join(_place(*place) for place in places)
         say(
             f"  rank {line['rank']:<4} slots {line['first_slot']}–{last}  {line['payloads']:6,} payloads "
             f"{human_bytes(line['bytes']):>9}   {frames}"
@@ -148,3 +164,10 @@ def _print(facts: dict[str, Any]) -> None:  # Any: JSON
         f"read amplification {read['read_amplification']:.2f} without a cache, "
         f"{read['read_amplification_rank_cache']:.2f} if each rank keeps what it read"
     )
+
+
+def _place(which: int | None, drive: str, frame: int, is_first: bool) -> str:
+    """Write one item: the set it is from (mixtures), drive, frame, and * where a slot begins anew (sticky orders)."""
+    if frame < 0:
+        return "(padding)"
+    return ("" if which is None else f"{which}/") + f"{plain(drive)}:{frame}" + "*" * is_first

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._view_flags import ExcludeFlag, WhereFlag, WindowsFlag, open_view, read_json
+from ._order_flags import MixFlag, WeightsFlag, open_mixed_view, sampler_from_state
+from ._view_flags import ExcludeFlag, WhereFlag, WindowsFlag, read_json
 from .console import plain, report, say
 
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
+    from ..loader.view import View
 
 __all__ = ["replay_command"]
 
@@ -36,18 +38,16 @@ def replay_command(
     windows: WindowsFlag = None,
     where: WhereFlag = None,
     exclude: ExcludeFlag = None,
+    weights: WeightsFlag = None,
+    mix: MixFlag = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Draw the first {_PICTURED} items (.png or .jpg).")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, each payload's row and stamp included.")
     ] = False,
 ) -> None:
     """Show the ids and windows that a run saw at a step of the epoch its state belongs to."""
-    from ..formats.packed_set import open_set
-
-    with open_set(location) as packed:
-        facts = replay_facts(
-            packed, read_json(state), step=step, ranks=ranks, rank=rank, windows=windows, where=where, exclude=exclude or ()
-        )
+    with open_mixed_view([location, *(mix or ())], windows, where, exclude) as (packed, view):
+        facts = replay_facts(view, read_json(state), step=step, ranks=ranks, rank=rank, weights=weights)
         if png is not None:
             _draw(packed, facts, png)
     if as_json:
@@ -57,29 +57,26 @@ def replay_command(
 
 
 def replay_facts(
-    packed: PackedSet,
+    view: View,
     state: object,
     *,
     step: int | None = None,
     ranks: int = 1,
     rank: int | None = None,
-    windows: Path | None = None,
-    where: str | None = None,
-    exclude: tuple[str, ...] | list[str] = (),
+    weights: Path | None = None,
 ) -> dict[str, Any]:  # Any: JSON
     """Return which items a step of the state's epoch holds, and every payload of their windows."""
     from ..formats import StateError, UsageError
     from ..loader.state import State
-    from ._order_facts import parse_steps, sampler_from_state, slot_facts, window_facts
+    from ._order_facts import parse_steps, slot_facts, window_facts
 
     saved = State.from_json(state)
-    view = open_view(packed, windows, where, exclude)
     if saved.view != view.view_id:
         raise StateError(
             f"cannot replay: the state's view is {saved.view!r}, this one's {view.view_id!r} ({len(view)} items of set "
-            f"{packed.set_id[:12]}…); give the set, --windows, --where and --exclude of the run that saved it"
+            f"{view.packed.set_id[:12]}…); give the set (and --mix), --windows, --where and --exclude of the run that saved it"
         )
-    sampler = sampler_from_state(saved.sampler)
+    sampler = sampler_from_state(saved.sampler, view, weights=weights)
     inside = saved.inside
     ranks_then, accumulation = (1, 1) if inside is None else (inside.ranks, inside.accumulation)
     whole = saved.resume(
@@ -96,7 +93,7 @@ def replay_facts(
     first, last = (0, slots) if rank is None else (rank * slots // ranks, (rank + 1) * slots // ranks)
     (found,) = slot_facts(view, plan, chosen, first_slot=first, last_slot=last, per_item=False)
     return {
-        "set_id": packed.set_id,
+        "set_id": view.packed.set_id,
         "view": view.view_id,
         "sampler": dict(saved.sampler),
         "seed": saved.seed,
@@ -111,6 +108,8 @@ def replay_facts(
                 "rank": (first + at) * ranks // slots,
                 "id": int(item),
                 "occurrence": int(found.occurrence[at]),
+                **({} if found.sets is None else {"set": int(found.sets[at])}),
+                **({} if found.is_first is None else {"is_first": bool(found.is_first[at])}),
                 "drive": found.drives[at],
                 "frame": int(found.numbers[at]),
                 "global_frame": int(found.frames[at]),
@@ -142,7 +141,8 @@ def _print(facts: dict[str, Any]) -> None:  # Any: JSON
             say(f"\nslot {slot['slot']} (rank {slot['rank']}): padding")
             continue
         repeat = f", occurrence {slot['occurrence']}" if slot["occurrence"] else ""
-        where = f"drive {plain(slot['drive'])}, frame {slot['frame']}"
+        where = f"set {slot['set']}, " if "set" in slot else ""
+        where += f"drive {plain(slot['drive'])}, frame {slot['frame']}" + (", begins anew" if slot.get("is_first") else "")
         say(f"\nslot {slot['slot']} (rank {slot['rank']}): id {slot['id']}, {where}{repeat}")
         for name, sensors in slot["windows"].items():
             for sensor, places in sensors.items():

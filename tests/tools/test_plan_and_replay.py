@@ -207,7 +207,7 @@ def test_orders_that_a_state_does_not_hold_are_refused(
     path, _ = save_state(tmp_path, location, steps=1)
     state = json.loads(path.read_text())
     path.write_text(json.dumps(state | {"sampler": {"kind": "weighted", "digest": "00"}}))
-    assert "its weights or sets are not in it" in run(capsys, "replay", location, "--state", path, "--windows", windows, code=2)
+    assert "needs its weights" in run(capsys, "replay", location, "--state", path, "--windows", windows, code=2)
 
 
 @pytest.mark.slow
