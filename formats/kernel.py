@@ -33,6 +33,7 @@ __all__ = [
     "addresses",
     "available",
     "copy_jobs",
+    "gather",
     "image_jobs",
     "points_decode",
     "set_threads",
@@ -41,7 +42,7 @@ __all__ = [
     "xxh3_64",
 ]
 
-_ABI: Final = 2
+_ABI: Final = 3
 _MESSAGE_BYTES: Final = 128
 
 # The structs of native/core.h, field by field; `_load` compares the sizes.
@@ -251,6 +252,16 @@ def xxh3_64(data: Any) -> int:  # Any: a contiguous buffer
     import xxhash
 
     return int(xxhash.xxh3_64_intdigest(data))
+
+
+def gather(sources: NDArray[np.int64], out: NDArray[Any]) -> None:  # Any: rows of any dtype
+    """Fill row k of `out`, contiguous, with the bytes at address `sources[k]`, without the interpreter lock.
+
+    The caller keeps the sources alive, and answers for each holding a row.
+    """
+    native = _load()
+    assert native is not None, "callers ask available() first"
+    native.gather(sources, out)
 
 
 def points_decode(data: Any, columns: NDArray[Any], points: int) -> None:  # Any: a contiguous buffer

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .borders import Borders
 from .download import local_set
 from .errors import CorruptShard, LimitExceeded, UsageError
 from .integrity import size_error
@@ -90,6 +91,9 @@ class PackedSet:
     def own(self, sensor: str, frames: NDArray[Any]) -> Ints:
         """Return the global row of `sensor` that is each frame's own payload, −1 where a frame has none."""
         frames = np.asarray(frames, np.int64)
+        if sensor == self.schema.reference:
+            self._tables[-1].check(frames, "frame")
+            return frames.copy()  # its rows are the frames
         found, table = self.schema.sensor(sensor), self._tables[self._position(sensor)]
         part, _ = self._tables[-1].locate(frames, "frame")
         local = self._tables[-1].gather(
@@ -113,7 +117,7 @@ class PackedSet:
 
     def drive_of(self, frames: NDArray[Any]) -> Ints:
         """Return the index into `drives` of each frame."""
-        return np.searchsorted(self.frame_starts, np.asarray(frames, np.int64), side="right") - 1
+        return self._drive_borders.holder(np.asarray(frames, np.int64))
 
     def drive_index(self, name: str) -> int:
         """Return the position of a drive in `drives`."""
@@ -181,6 +185,7 @@ class PackedSet:
         self._drive_parts = drive_parts
         self.frame_starts: Ints = tables[-1].starts[drive_parts]
         """(drives + 1,) global frame where each drive starts."""
+        self._drive_borders = Borders(self.frame_starts)
 
     def _position(self, sensor: str) -> int:
         return list(self.schema.by_name).index(sensor)

@@ -7,13 +7,15 @@ touched; reading a payload compares its hash on the very buffer that is handed o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kernel
+from .borders import Borders
 from .codec import decode
 from .errors import CorruptShard, UsageError
 from .integrity import payload_hash
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from .packed_set import PackedSet
     from .video_rows import VideoRows
 
-__all__ = ["PartTable", "PayloadRefs", "Timeline"]
+__all__ = ["PartTable", "PayloadRefs", "RowPlaces", "Timeline"]
 
 Ints = NDArray[np.int64]
 
@@ -43,6 +45,22 @@ class PayloadRefs:
     hash: NDArray[np.uint64]
     """(n,) xxh3-64, to be compared on the buffer used."""
 
+    def part(self, chosen: NDArray[np.intp]) -> PayloadRefs:
+        """Return the references at places `chosen`."""
+        return PayloadRefs(
+            shard=self.shard[chosen], offset=self.offset[chosen], length=self.length[chosen], hash=self.hash[chosen]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlaces:
+    """Where rows lie: found once, good for every column of their timeline."""
+
+    shard: Ints
+    """(n,) index into the manifest's shards."""
+    row: Ints
+    """(n,) row inside the shard."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartTable:
@@ -54,6 +72,10 @@ class PartTable:
     """(parts,)"""
     offset: Ints
     """(parts,) the part's first row in its shard."""
+    borders: Borders = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "borders", Borders(self.starts))
 
     def rows_of(self, shard: int) -> int:
         """Return how many rows a shard holds."""
@@ -61,11 +83,15 @@ class PartTable:
 
     def locate(self, rows: Ints, what: str) -> tuple[Ints, Ints]:
         """Return the part of each global row, and its row inside the shard."""
+        self.check(rows, what)
+        part = self.borders.holder(rows)
+        return part, rows - self.starts[part] + self.offset[part]
+
+    def check(self, rows: Ints, what: str) -> None:
+        """Refuse rows that there are not."""
         if len(rows) and (rows.min() < 0 or rows.max() >= self.starts[-1]):
             bad = int(rows[(rows < 0) | (rows >= self.starts[-1])][0])
             raise UsageError(f"{what} {bad} is out of range: there are {int(self.starts[-1])}")
-        part = np.searchsorted(self.starts, rows, side="right") - 1
-        return part, rows - self.starts[part] + self.offset[part]
 
     def locate_one(self, row: int, what: str) -> tuple[int, int]:
         """Return the shard of one global row, and its row inside the shard."""
@@ -77,14 +103,7 @@ class PartTable:
     def gather(self, rows: Ints, what: str, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
         """Fill `out` with `view(shard)[row in shard]` of each global row: one take per shard touched."""
         part, local = self.locate(rows, what)
-        shards = self.shard[part]
-        if len(rows) and np.all(shards == shards[0]):
-            np.take(view(int(shards[0])), local, axis=0, out=out, mode="clip")
-            return out
-        for shard in np.unique(shards).tolist():
-            chosen = shards == shard
-            out[chosen] = view(shard)[local[chosen]]
-        return out
+        return _take(RowPlaces(shard=self.shard[part], row=local), out, view)
 
 
 class Timeline:
@@ -98,6 +117,8 @@ class Timeline:
         self._parts = parts
         self._stamps: dict[int, Ints] = {}
         self._video: VideoRows | None = None
+        self._starts: dict[str, Ints] = {}
+        self._views: list[NDArray[Any]] = []
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -123,6 +144,19 @@ class Timeline:
         if out is None:
             out = np.empty((len(rows), *shape), dtype)
         return self._parts.gather(rows, self._what, out, lambda shard: self._column(shard, column))
+
+    def places(self, rows: NDArray[Any]) -> RowPlaces:
+        """Return where global rows (n,) lie, for several takes."""
+        part, local = self._parts.locate(np.asarray(rows, np.int64), self._what)
+        return RowPlaces(shard=self._parts.shard[part], row=local)
+
+    def take_at(self, column: str, places: RowPlaces, out: NDArray[Any]) -> None:
+        """Fill `out` (n, *shape), contiguous, with column values at `places`; large rows by the native core."""
+        if len(places.row) and kernel.available():
+            width = out.nbytes // len(out)
+            kernel.gather(self._addresses(column, places.shard)[places.shard] + places.row * width, out)
+        else:
+            _take(places, out, lambda shard: self._column(shard, column))
 
     def refs(self, rows: NDArray[Any]) -> PayloadRefs:
         """Return where the payloads of global rows lie, without reading them."""
@@ -212,5 +246,29 @@ class Timeline:
     def _shard(self, shard: int) -> OpenShard:
         return self._packed.shard(shard)
 
+    def _addresses(self, column: str, shards: Ints) -> Ints:
+        """Return by shard the address of a column's first row, known for `shards`; views of all of them are kept."""
+        found = self._starts.get(column)
+        if found is None:
+            found = self._starts[column] = np.zeros(int(self._parts.shard.max(initial=-1)) + 1, np.int64)
+        if not found[shards].all():
+            for shard in np.unique(shards[found[shards] == 0]).tolist():
+                view = self._column(shard, column)
+                assert view.flags.c_contiguous, "columns are views of Arrow's child arrays"
+                self._views.append(view)
+                found[shard] = view.__array_interface__["data"][0]
+        return found
+
     def _column(self, shard: int, column: str) -> NDArray[Any]:
         return self._shard(shard).column(self.sensor, column)
+
+
+def _take(places: RowPlaces, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
+    shards, rows = places.shard, places.row
+    if len(rows) and np.all(shards == shards[0]):
+        np.take(view(int(shards[0])), rows, axis=0, out=out, mode="clip")
+        return out
+    for shard in np.unique(shards).tolist():
+        chosen = shards == shard
+        out[chosen] = view(shard)[rows[chosen]]
+    return out

@@ -6,7 +6,7 @@ No sensor is known by name: its kind says how its payloads become arrays, its co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +19,11 @@ from .draft import Draft, Draws, Field, Prepared, Task
 from .frames import check_decodable
 from .image_field import ImageField, ImagePart, native_size
 from .images import Images, match_sensors
+from .located import Located
 from .motion_field import SweepsField, TrajectoryField
 from .padding import Padding, pad
 from .payloads import PayloadReader
 from .point_field import PointField
-from .read_set import Resolved
 from .sweeps import Sweeps
 from .table_field import TableField
 from .trajectory import Trajectory
@@ -32,20 +32,7 @@ if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
     from .view import View
 
-__all__ = ["Assembler", "Located"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """Where n items lie: found for many batches at once, which costs little more than for one."""
-
-    frames: NDArray[np.int64]
-    windows: dict[str, Resolved]
-
-    def part(self, start: int, stop: int) -> Located:
-        """Return items `start` to `stop`, as views."""
-        windows = {name: window.part(start, stop) for name, window in self.windows.items()}
-        return Located(frames=self.frames[start:stop], windows=windows)
+__all__ = ["Assembler"]
 
 
 class Assembler:
@@ -68,17 +55,26 @@ class Assembler:
 
     def locate(self, items: NDArray[np.int64], draws: Draws) -> Located:
         """Find the frames of `items` (−1: nothing) and the rows of their windows; reads columns, no payloads."""
-        return Located(
-            frames=self.view.frames(items),
-            windows=self.view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence),
-        )
+        frames = self.view.frames(items)
+        windows = self.view.resolve(items, seed=draws.seed, epoch=draws.epoch, occurrence=draws.occurrence)
+        there = frames >= 0
+        stamp, frame = np.zeros(len(there), np.int64), np.full(len(there), -1, np.int64)
+        drive = np.full(len(there), "", object)
+        found = frames[there]
+        if len(found):
+            drives = self._packed.drive_of(found)
+            stamp[there] = self._packed.frame_stamps(found)
+            frame[there] = found - self._packed.frame_starts[drives]
+            drive[there] = self._drive_names[drives]
+        ahead = {field.key: field.ahead(windows) for field in self.fields}
+        return Located(frames=frames, stamp=stamp, frame=frame, drive=drive, windows=windows, ahead=ahead)
 
     def begin(
         self, step: int, items: NDArray[np.int64], draws: Draws, located: Located | None = None
     ) -> tuple[Draft, list[Prepared]]:
         """Start a batch of `items`, located before or now, and find out what memory it takes."""
         located = self.locate(items, draws) if located is None else located
-        draft = Draft(step=step, items=items, frames=located.frames, draws=draws, windows=located.windows)
+        draft = Draft(step=step, items=items, draws=draws, located=located)
         return draft, [field.prepare(draft) for field in self.fields]
 
     def tasks(self, draft: Draft, prepared: Sequence[Prepared], memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
@@ -90,16 +86,9 @@ class Assembler:
         """Return the batch's contents as arrays, all tasks being done."""
         for finisher in draft.finishers:
             finisher()
-        there = draft.frames >= 0
-        stamp, frame = np.zeros(len(there), np.int64), np.full(len(there), -1, np.int64)
-        drive = np.full(len(there), "", object)
-        frames = draft.frames[there]
-        if len(frames):
-            drives = self._packed.drive_of(frames)
-            stamp[there] = self._packed.frame_stamps(frames)
-            frame[there] = frames - self._packed.frame_starts[drives]
-            drive[there] = self._drive_names[drives]
-        return {**pad(draft.entries, self._padding), "stamp": stamp, "frame": frame, "drive": drive.tolist()}
+        located = draft.located
+        entries = pad(draft.entries, self._padding) if self._padding else draft.entries
+        return {**entries, "stamp": located.stamp, "frame": located.frame, "drive": located.drive.tolist()}
 
 
 def _fields(packed: PackedSet, view: View, images: Sequence[Images], decoder: Decoder) -> list[Field]:

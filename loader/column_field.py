@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, Column, Sensor, UsageError, pose
+from ..formats.timeline import RowPlaces
 from .draft import Draft, Prepared, Task
+from .located import Ahead
 from .read_set import Resolved
 
 if TYPE_CHECKING:
     from ..formats.timeline import Timeline
 
-__all__ = ["ColumnField", "gather_columns", "shared_columns", "take_columns", "window_entry", "with_matrices"]
+__all__ = ["ColumnField", "gather_columns", "shared_columns", "take_columns", "window_ahead", "window_entry", "with_matrices"]
+
+_SMALL_WIDTH: Final = 256
+"""Bytes of a row up to which a column is taken for many batches at once: so many numbers are made faster than one call is."""
 
 _FILE_FACTS = ("image_size", "jpeg_")
 _POSES = frozenset((SENSOR_TO_EGO, EGO_TO_WORLD))
+_SHARD, _ROW = "\0shard", "\0row"  # no column is called so: names have no control characters
 _IDENTITY = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 
 
@@ -108,28 +114,74 @@ def window_entry(window: Resolved, place: int) -> dict[str, Any]:  # Any: see Dr
     }
 
 
+def window_ahead(window: Resolved, place: int) -> dict[str, NDArray[Any]]:  # Any: dtypes by schema
+    """Return `window_entry` as contiguous arrays, whose parts are tensors without a copy."""
+    return {name: np.ascontiguousarray(values) for name, values in window_entry(window, place).items()}
+
+
 class ColumnField:
-    """Fills batch[key] for a timeline of columns only: one [B, T, …] array a column."""
+    """Fills batch[key] for a timeline of columns only: one [B, T, …] array a column.
+
+    Small columns are taken for many batches at once; of large ones only the places of their rows are found ahead, and each
+    batch is filled by one take a column.
+    """
 
     def __init__(self, key: str, sensor: Sensor, timeline: Timeline, *, window: str, place: int) -> None:
         self.key = key
-        self._sensor, self._timeline = sensor, timeline
+        self._timeline = timeline
         self._window, self._place = window, place
+        self._large = [column for column in sensor.columns if column.width > _SMALL_WIDTH]
+        self._small = [column for column in sensor.columns if column not in self._large]
+
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return stamps, small columns, and where the rows of large ones lie."""
+        window = windows[self._window]
+        rows, right, fraction = self._rows(window)
+        found = window_ahead(window, self._place)
+        found.update(gather_columns(self._timeline, self._small, rows, right, fraction))
+        if self._large and right is None and rows.size and rows.min() >= 0:
+            places = self._timeline.places(rows.ravel())
+            found[_SHARD], found[_ROW] = places.shard.reshape(rows.shape), places.row.reshape(rows.shape)
+        return found
 
     def prepare(self, draft: Draft) -> Prepared:
-        """Ask for no memory: columns are small, and malloc recycles small arrays well."""
-        return Prepared(fill=lambda _: self._fill(draft))
+        """Ask for memory for the large columns, where no row is absent or interpolated."""
+        ahead = dict(draft.ahead[self.key])
+        shard, row = ahead.pop(_SHARD, None), ahead.pop(_ROW, None)
+        draft.entries[self.key] = entry = ahead
+        if not self._large:
+            return Prepared(fill=lambda _: [])
+        if shard is None or row is None:
+            window = draft.windows[self._window]
+            return Prepared(fill=lambda _: [Task(partial(self._gather, window, entry), f"columns of {self.key!r}")])
+        places = RowPlaces(shard=shard.ravel(), row=row.ravel())
+        fill = partial(self._fill, shard.shape, places, entry)
+        return Prepared(sizes=[row.size * column.width for column in self._large], fill=fill)
 
-    def _fill(self, draft: Draft) -> list[Task]:
-        window = draft.windows[self._window]
-        draft.entries[self.key] = entry = window_entry(window, self._place)
-        return [Task(partial(self._gather, window, entry), f"columns of {self.key!r}")]
+    def _fill(
+        self,
+        lead: tuple[int, ...],
+        places: RowPlaces,
+        entry: dict[str, Any],  # Any: see Draft.entries
+        memory: Sequence[NDArray[np.uint8]],
+    ) -> list[Task]:
+        for column, piece in zip(self._large, memory, strict=True):
+            entry[column.name] = piece.view(column.numpy_dtype).reshape(*lead, *column.shape)
+        return [Task(partial(self._take, places, entry), f"columns of {self.key!r}", is_quick=True)]
+
+    def _take(self, places: RowPlaces, entry: Mapping[str, Any]) -> None:  # Any: see Draft.entries
+        for column in self._large:
+            values = entry[column.name]
+            self._timeline.take_at(column.name, places, values.reshape(-1, *column.shape))
 
     def _gather(self, window: Resolved, entry: dict[str, Any]) -> None:  # Any: see Draft.entries
+        entry.update(gather_columns(self._timeline, self._large, *self._rows(window)))
+
+    def _rows(self, window: Resolved) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.float64] | None]:
         place = self._place
         right = None if window.right is None else window.right[..., place]
         fraction = None if window.fraction is None else window.fraction[..., place]
-        entry.update(gather_columns(self._timeline, self._sensor.columns, window.rows[..., place], right, fraction))
+        return window.rows[..., place], right, fraction
 
 
 def _is_pose(column: Column) -> bool:

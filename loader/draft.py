@@ -6,7 +6,7 @@ a dict, one key a sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import HeadwayError
+from .located import Ahead, Located
 from .read_set import Resolved
 
 __all__ = ["Draft", "Draws", "Field", "Prepared", "Task"]
@@ -26,6 +27,8 @@ class Task:
     run: Callable[[], None]
     what: str
     """For messages: what is being worked on."""
+    is_quick: bool = False
+    """Takes less time than handing it to another thread would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +49,25 @@ class Draft:
     """Number of the batch within its epoch."""
     items: NDArray[np.int64]
     """(B,) items delivered; −1: nothing (padding or masked)."""
-    frames: NDArray[np.int64]
-    """(B,) global frame numbers; −1 where items are."""
     draws: Draws
-    windows: dict[str, Resolved]
-    """By window name, over all B samples; rows are −1 where items are."""
+    located: Located
+    """Where the B samples lie; rows are −1 where items are."""
     entries: dict[str, Any] = field(default_factory=dict)  # Any: arrays, lists of text, and dicts of them
     """What becomes the batch."""
     finishers: list[Callable[[], None]] = field(default_factory=list)
     """Run in order by one thread once all tasks are done."""
     failures: dict[int, HeadwayError] = field(default_factory=dict)
     """Sample → what was wrong with one of its payloads (the first that was found)."""
+
+    @property
+    def windows(self) -> Mapping[str, Resolved]:
+        """By window name, over all B samples."""
+        return self.located.windows
+
+    @property
+    def ahead(self) -> Mapping[str, Ahead]:
+        """By field key, what the field found ahead for these B samples."""
+        return self.located.ahead
 
     def fail(self, sample: int, error: HeadwayError) -> None:
         """Record that a payload of `sample` cannot be used; the fault policy decides what that means."""
@@ -77,6 +88,13 @@ class Field(Protocol):
     """One key of the batch: knows its layout once, and fills it batch by batch."""
 
     key: str
+
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return what can be known of many items at once from index and columns; a batch has its part in `Draft.ahead`.
+
+        Held for thousands of items, so nothing that is more than some hundred bytes an item.
+        """
+        ...
 
     def prepare(self, draft: Draft) -> Prepared:
         """Find out how much memory this batch's field takes; no payload is decoded here."""

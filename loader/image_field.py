@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -12,18 +12,22 @@ from numpy.typing import NDArray
 
 from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, UsageError
 from ..formats.image_header import image_size
+from ..formats.timeline import PayloadRefs
 from .column_field import shared_columns, take_columns, with_matrices
 from .decode import BROKEN, Decoder, ImageJobs
 from .draft import Draft, Prepared, Task
 from .frames import comes_as_pixels, frame_size, frame_tasks, frames
 from .image_draw import image_keys
 from .images import Images
+from .located import Ahead
 from .payloads import PayloadReader
+from .read_set import Resolved
 
 __all__ = ["ImageField", "ImagePart"]
 
 # Images of one task where the decoder leaves the spreading to us: few enough that threads end a step together.
 _TASK_IMAGES: Final = 2
+_ROWS: Final = "\0rows"  # no column is called so: names have no control characters
 _STORED: Final = {"bfloat16": "uint16"}  # numpy has no bfloat16; the batch turns the bits into torch's
 
 
@@ -62,6 +66,19 @@ class ImageField:
         self._dtype = np.dtype(_STORED.get(images.dtype, images.dtype))
         self._columns = shared_columns([part.reader.sensor for part in parts])
 
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return stamps, columns with poses as matrices, and where the images lie; the cameras on the third axis."""
+        rows = np.stack([windows[part.window].rows[..., part.place] for part in self._parts], -1)
+        found: dict[str, NDArray[Any]] = {  # Any: dtypes by schema
+            name: np.stack([getattr(windows[part.window], field)[..., part.place] for part in self._parts], -1)
+            for name, field in (("stamp", "stamps"), ("sync_error", "sync_error"), ("mask", "valid"))
+        }
+        parts = [take_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
+        columns = {name: np.stack([part[name] for part in parts], 2) for name in parts[0]}
+        refs = [part.reader.ahead(rows[..., k]) for k, part in enumerate(self._parts)]
+        places = {name: np.stack([part[name] for part in refs], 2) for name in refs[0]}
+        return {**found, **with_matrices(self._columns, columns), _ROWS: rows, **places}
+
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for memory for all pixels of the batch."""
         images = len(draft.items) * self._length * len(self._parts)
@@ -70,49 +87,41 @@ class ImageField:
     def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
         lead = (len(draft.items), self._length, len(self._parts))
         image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
-        rows, valid, stamps, error = (
-            np.stack([getattr(draft.windows[part.window], name)[..., part.place] for part in self._parts], -1)
-            for name in ("rows", "valid", "stamps", "sync_error")
-        )
+        found, refs = PayloadReader.split(draft.ahead[self.key])
+        rows = found.pop(_ROWS)
         affine = np.zeros((*lead, 3, 3))
         draft.entries[self.key] = entry = {
             "image": image,
             "affine": affine,
-            "stamp": stamps,
-            "sync_error": error,
-            "mask": valid,
             "sensors": [part.reader.sensor.name for part in self._parts],
+            **found,
         }
-        tasks = [Task(partial(self._gather, rows, entry), f"columns of {self.key!r}")]
+        tasks = []
         there = np.flatnonzero(rows.ravel() >= 0)
         if len(there) < rows.size:
             tasks.append(Task(partial(_clear, image, rows), f"absent images of {self.key!r}"))
         apart = np.array([comes_as_pixels(part.reader.sensor) for part in self._parts])[there % len(self._parts)]
         for jobs in frame_tasks(there[apart], length=self._length, cameras=len(self._parts)):
-            tasks.append(Task(partial(self._decode, draft, rows, image, affine, jobs), self._named(rows, jobs)))
+            tasks.append(Task(partial(self._decode, draft, rows, refs, image, affine, jobs), self._named(rows, jobs)))
         there = there[~apart]
         share = len(there) if self._decoder.whole_step else _TASK_IMAGES
         for start in range(0, len(there), max(share, 1)):
             jobs = there[start : start + share]
-            tasks.append(Task(partial(self._decode, draft, rows, image, affine, jobs), self._named(rows, jobs)))
+            tasks.append(Task(partial(self._decode, draft, rows, refs, image, affine, jobs), self._named(rows, jobs)))
         draft.finishers.append(partial(_intrinsics, entry))
         return tasks
-
-    def _gather(self, rows: NDArray[np.int64], entry: dict[str, Any]) -> None:  # Any: see Draft.entries
-        parts = [take_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
-        # Stacked before poses become matrices: one conversion a batch, not one a camera.
-        entry.update(with_matrices(self._columns, {name: np.stack([part[name] for part in parts], 2) for name in parts[0]}))
 
     def _decode(
         self,
         draft: Draft,
         rows: NDArray[np.int64],
+        refs: PayloadRefs,
         image: NDArray[Any],  # Any: of the look's dtype
         affine: NDArray[np.float64],
         jobs: NDArray[np.int64],
     ) -> None:
         """Decode the images at flat places `jobs` of the [B, T, N] axes."""
-        found = self._locate(draft, rows, affine, jobs)
+        found = self._locate(draft, rows, refs, affine, jobs)
         if not found:
             return
         index = np.array([each.place for each in found], np.int64)
@@ -132,7 +141,12 @@ class ImageField:
             draft.fail(self._sample(found[job].place), _why(reader, row, reason))
 
     def _locate(
-        self, draft: Draft, rows: NDArray[np.int64], affine: NDArray[np.float64], jobs: NDArray[np.int64]
+        self,
+        draft: Draft,
+        rows: NDArray[np.int64],
+        refs: PayloadRefs,
+        affine: NDArray[np.float64],
+        jobs: NDArray[np.int64],
     ) -> list[_Image]:
         """Find the bytes and the affine of each image; those without a readable header fail here."""
         found: list[_Image] = []
@@ -149,7 +163,8 @@ class ImageField:
                     found.append(_Image(part.reader, int(flat_rows[place]), place, frame.data, 0, "pixels"))
                     sizes.append((frame.shape[1], frame.shape[0]))
                 continue
-            data, hashes = part.reader.locate(flat_rows[places])
+            chosen = refs.part(places)
+            data, hashes = part.reader.views(chosen), chosen.hash
             for place, payload, payload_hash in zip(places.tolist(), data, hashes.tolist(), strict=True):
                 row = int(flat_rows[place])
                 try:

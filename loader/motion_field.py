@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, CorruptShard, DecodeError, Us
 from ..formats.points import decode_points
 from .column_field import gather_columns, window_entry
 from .draft import Draft, Prepared, Task
+from .located import Ahead
 from .payloads import PayloadReader
 from .point_field import count_all
 from .read_set import Resolved
@@ -32,18 +33,15 @@ class TrajectoryField:
         self.key = key
         self._timeline, self._window = timeline, window
 
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return everything: poses are columns."""
+        path = ego_path(self._timeline, windows[self._window])
+        return {"pose": path.pose, "position": path.position, "yaw": path.yaw, "stamp": path.stamp, "mask": path.mask}
+
     def prepare(self, draft: Draft) -> Prepared:
-        """Ask for no batch memory: poses are columns."""
-        return Prepared(fill=lambda _: self._fill(draft))
-
-    def _fill(self, draft: Draft) -> list[Task]:
-        entry: dict[str, Any] = {}  # Any: see Draft.entries
-        draft.entries[self.key] = entry
-        return [Task(partial(self._path, draft.windows[self._window], entry), f"trajectory {self.key!r}")]
-
-    def _path(self, window: Resolved, entry: dict[str, Any]) -> None:  # Any: see Draft.entries
-        path = ego_path(self._timeline, window)
-        entry.update(pose=path.pose, position=path.position, yaw=path.yaw, stamp=path.stamp, mask=path.mask)
+        """Ask for no batch memory: all is known."""
+        draft.entries[self.key] = dict(draft.ahead[self.key])
+        return Prepared(fill=lambda _: [])
 
 
 class SweepsField:
@@ -57,6 +55,10 @@ class SweepsField:
             reader.sensor.column(column)  # says which column is missing
         if options.deskew and ego is None:
             raise UsageError(f"sweeps of {reader.sensor.name!r}: deskew needs a sensor 'ego' with a column {EGO_TO_WORLD!r}")
+
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return nothing: which sweeps there are varies from sample to sample."""
+        return {}
 
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for room for all points; those on the ego itself are left out later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import CorruptShard, DecodeError, Sensor
+from ..formats.timeline import PayloadRefs
 
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
@@ -39,6 +41,12 @@ def place_of(error: BaseException) -> PayloadPlace | None:
     return place if isinstance(place, PayloadPlace) else None
 
 
+_SHARD: Final = "\0shard"  # no column is called so: names have no control characters
+_OFFSET: Final = "\0offset"
+_LENGTH: Final = "\0length"
+_HASH: Final = "\0hash"
+
+
 class PayloadReader:
     """Reads one sensor's payloads; thread-safe, as the timeline under it is."""
 
@@ -46,13 +54,48 @@ class PayloadReader:
         self.sensor = sensor
         self.timeline = packed.timeline(sensor.name)
         self._packed = packed
+        self._shards: dict[int, memoryview] = {}
+        self._addresses: dict[int, int] = {}
+
+    def ahead(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:  # Any: integers
+        """Return where the payloads of `rows` (any shape; −1: none) lie, for `split` and the others; reads the index only."""
+        there = rows >= 0
+        refs = self.timeline.refs(rows[there])
+        found: dict[str, NDArray[Any]] = {}  # Any: integers
+        for name, values in ((_SHARD, refs.shard), (_OFFSET, refs.offset), (_LENGTH, refs.length), (_HASH, refs.hash)):
+            found[name] = np.zeros(rows.shape, values.dtype)
+            found[name][there] = values
+        return found
+
+    @staticmethod
+    def split(ahead: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], PayloadRefs]:  # Any: dtypes by schema
+        """Return an entry without, and the references with, what `ahead` found; those flat."""
+        entry = dict(ahead)
+        shard, offset, length, digest = (entry.pop(name).ravel() for name in (_SHARD, _OFFSET, _LENGTH, _HASH))
+        return entry, PayloadRefs(shard=shard, offset=offset, length=length, hash=digest)
+
+    def addresses(self, refs: PayloadRefs) -> NDArray[np.int64]:
+        """Return where the bytes of payloads are mapped; they stay so as long as this reader lives."""
+        shards = refs.shard.tolist()
+        for shard in set(shards) - self._addresses.keys():
+            self._addresses[shard] = _address(self._mapped(shard))
+        return np.array([self._addresses[shard] for shard in shards], np.int64) + refs.offset
+
+    def views(self, refs: PayloadRefs) -> list[memoryview]:
+        """Return the bytes of payloads as mapped, unchecked; compare them with `refs.hash` where they are used."""
+        places = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), strict=True)
+        return [self._mapped(shard)[start : start + length] for shard, start, length in places]
+
+    def _mapped(self, shard: int) -> memoryview:
+        found = self._shards.get(shard)
+        if found is None:
+            found = self._shards[shard] = self._packed.shard_bytes(shard)
+        return found
 
     def locate(self, rows: NDArray[np.int64]) -> tuple[list[memoryview], NDArray[np.uint64]]:
         """Return the bytes of payloads as mapped, unchecked, and the hashes to compare them with where they are used."""
         refs = self.timeline.refs(rows)
-        shards = {shard: self._packed.shard_bytes(shard) for shard in np.unique(refs.shard).tolist()}
-        places = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), strict=True)
-        return [shards[shard][start : start + length] for shard, start, length in places], refs.hash
+        return self.views(refs), refs.hash
 
     def read(self, row: int) -> memoryview:
         """Return the payload's bytes, hash-checked; CorruptShard names what does not match."""
@@ -92,3 +135,7 @@ class PayloadReader:
             f"{self.sensor.kind} {self.sensor.name!r} at stamp {stamp} of drive {self._packed.drives[drive].name!r} "
             f"in set {str(self._packed.location)!r}"
         )
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0]) if len(view) else 0

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import CorruptShard, DecodeError
+from ..formats import CorruptShard, DecodeError, HeadwayError, kernel
+from ..formats.limits import DEFAULT_LIMITS
 from ..formats.points import count_points, decode_points, decode_points_into
-from .column_field import gather_columns, window_entry
+from ..formats.timeline import PayloadRefs
+from .column_field import gather_columns, window_ahead
 from .draft import Draft, Prepared, Task
+from .located import Ahead
 from .payloads import PayloadReader
+from .read_set import Resolved
 
 __all__ = ["PointField", "count_all"]
 
 # What a float32 holds exactly, and coordinates, whose rounding (2⁻²⁴ of the value) is far below any sensor's noise.
 _AS_FLOAT32: Final = frozenset(("bool", "int8", "uint8", "int16", "uint16", "float16", "float32", "float64"))
+
+_ROWS: Final = "\0rows"  # no column is called so: names have no control characters
+_SLICE_S: Final = 1.0  # so that Ctrl-C is answered
 
 
 class PointField:
@@ -42,17 +49,38 @@ class PointField:
             and all(record[name] == np.dtype("<f4") for name in record.names or ())
         )
 
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return stamps, columns, and where the payloads lie."""
+        window, reader = windows[self._window], self._reader
+        rows = window.rows[..., self._place]
+        columns = gather_columns(reader.timeline, reader.sensor.columns, rows)
+        return {**window_ahead(window, self._place), **columns, _ROWS: np.ascontiguousarray(rows), **reader.ahead(rows)}
+
     def prepare(self, draft: Draft) -> Prepared:
         """Count the points of every sweep from lengths and headers, unread otherwise."""
-        rows = draft.windows[self._window].rows[..., self._place]
-        counts = count_all(self._reader, rows, draft)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
+        entry, refs = self._reader.split(draft.ahead[self.key])
+        rows = entry.pop(_ROWS)
+        counts = self._count(rows, refs, draft)
+        offsets = np.zeros(rows.size + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
         sizes = [total * len(self._columns) * 4, *(total * field.width for field in self._apart)]
-        return Prepared(sizes=sizes, fill=partial(self._fill, draft, rows, offsets))
+        return Prepared(sizes=sizes, fill=partial(self._fill, draft, entry, rows, refs, offsets))
+
+    def _count(self, rows: NDArray[np.int64], refs: PayloadRefs, draft: Draft) -> NDArray[np.int64]:
+        width = self._reader.sensor.record_dtype.itemsize
+        if self._is_copy and not np.any(refs.length % width) and refs.length.max(initial=0) <= DEFAULT_LIMITS.payload_bytes:
+            return refs.length // width
+        return count_all(self._reader, rows, draft)
 
     def _fill(
-        self, draft: Draft, rows: NDArray[np.int64], offsets: NDArray[np.int64], memory: Sequence[NDArray[np.uint8]]
+        self,
+        draft: Draft,
+        entry: dict[str, Any],  # Any: see Draft.entries
+        rows: NDArray[np.int64],
+        refs: PayloadRefs,
+        offsets: NDArray[np.int64],
+        memory: Sequence[NDArray[np.uint8]],
     ) -> list[Task]:
         total = int(offsets[-1])
         points = memory[0].view(np.float32).reshape(total, len(self._columns))
@@ -60,25 +88,58 @@ class PointField:
             field.name: part.view(field.numpy_dtype).reshape(total, *field.shape)
             for field, part in zip(self._apart, memory[1:], strict=True)
         }
-        draft.entries[self.key] = entry = {
+        draft.entries[self.key] = {
             "points": points,
             "offsets": offsets,
             "columns": list(self._columns),
             "coordinates": self._reader.sensor.frame,
-            **window_entry(draft.windows[self._window], self._place),
+            **entry,
         }
         if apart:
-            entry["fields"] = apart
-        tasks = [Task(partial(self._gather, rows, entry), f"columns of {self.key!r}")]
-        for place in np.flatnonzero(rows.ravel() >= 0).tolist():
+            draft.entries[self.key]["fields"] = apart
+        there = np.flatnonzero(np.diff(offsets))
+        if self._is_copy and kernel.available():
+            if not len(there):
+                return []
+            run = partial(self._copy, draft, rows, refs, offsets, points, there)
+            return [Task(run, f"points of {self._reader.sensor.name!r}, {len(there)} payloads")]
+        tasks = []
+        for place in there.tolist():
             row, rows_out = int(rows.ravel()[place]), slice(int(offsets[place]), int(offsets[place + 1]))
             target = {name: values[rows_out] for name, values in apart.items()}
             run = partial(self._decode, draft, place // rows.shape[1], row, points[rows_out], target)
             tasks.append(Task(run, f"points of {self._reader.sensor.name!r} row {row}"))
         return tasks
 
-    def _gather(self, rows: NDArray[np.int64], entry: dict[str, Any]) -> None:  # Any: see Draft.entries
-        entry.update(gather_columns(self._reader.timeline, self._reader.sensor.columns, rows))
+    def _copy(
+        self,
+        draft: Draft,
+        rows: NDArray[np.int64],
+        refs: PayloadRefs,
+        offsets: NDArray[np.int64],
+        points: NDArray[np.float32],
+        there: NDArray[np.intp],
+    ) -> None:
+        """Copy all payloads of the batch to their places in one native call, hashes included."""
+        jobs = kernel.copy_jobs(len(there))
+        jobs["source"], jobs["length"] = self._reader.addresses(refs)[there], refs.length[there]
+        jobs["hash"], jobs["flags"] = refs.hash[there], kernel.CHECK_HASH
+        jobs["out"] = points.__array_interface__["data"][0] + offsets[there] * points.strides[0]
+        jobs["room"] = jobs["length"]
+        step = kernel.submit([], kernel.image_jobs(0), jobs, keep=(points, self._reader))
+        while not step.wait(_SLICE_S):
+            pass
+        for job in np.flatnonzero(step.status).tolist():
+            place = int(there[job])
+            row = int(rows.ravel()[place])
+            draft.fail(place // rows.shape[1], self._why(row, step.message(job)))
+
+    def _why(self, row: int, reason: str) -> HeadwayError:
+        try:
+            self._reader.read(row)
+        except CorruptShard as error:
+            return error
+        return self._reader.undecodable(row, reason)
 
     def _decode(
         self, draft: Draft, sample: int, row: int, points: NDArray[np.float32], apart: dict[str, NDArray[Any]]

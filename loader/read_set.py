@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -185,10 +186,13 @@ class _Asker:
     def __init__(self, files: FrameFiles, window: Window, frames: Int64) -> None:
         self._files, self._window = files, window
         self._frames = frames
-        self._drives = np.searchsorted(files.frame_starts, frames, side="right") - 1
         self._stamps = files.timeline(files.schema.reference).take("stamp", frames)
         self._targets: tuple[Bool, Int64, Int64, Int64] | None = None
         """Steps in frames: which lie in the drive, and those frames, their drives and reference stamps. For all sensors."""
+
+    @cached_property
+    def _drives(self) -> Int64:
+        return np.searchsorted(self._files.frame_starts, self._frames, side="right") - 1
 
     def ask(self, sensor: str, grid: Grid) -> _Found:
         """Return what `grid` finds on the timeline of `sensor`: arrays (n, steps)."""
@@ -198,12 +202,15 @@ class _Asker:
             return self._by_frames(sensor, grid)
         return self._by_stamps(sensor, grid)
 
-    def _anchors(self, sensor: str, frames: Int64, drives: Int64, asked: Int64) -> Matched:
-        """Return the payload of `sensor` that belongs to each frame (m,): its own one, else the one sync finds."""
+    def _anchors(self, sensor: str, frames: Int64, drives: Int64 | None, asked: Int64) -> Matched:
+        """Return the payload of `sensor` that belongs to each frame (m,): its own one, else the one sync finds.
+
+        `drives` (None: those of the asker's frames) are looked up only where they are needed.
+        """
         window, timeline = self._window, self._files.timeline(sensor)
         tolerance = window.tolerance_ns
         if window.sync == "interpolate":
-            return self._match(timeline, drives, asked)
+            return self._match(timeline, self._drives if drives is None else drives, asked)
         rows = np.asarray(self._files.own(sensor, frames), np.int64)
         stamps = stamps_of(timeline, rows)
         error = stamps - asked
@@ -214,7 +221,7 @@ class _Asker:
             usable &= error <= 0
         rest = np.flatnonzero(~usable)
         if len(rest):
-            matched = self._match(timeline, drives[rest], asked[rest])
+            matched = self._match(timeline, (self._drives if drives is None else drives)[rest], asked[rest])
             rows[rest], stamps[rest], error[rest] = matched.rows, matched.stamps, matched.error
         return Matched(rows=rows, stamps=stamps, error=error)
 
@@ -223,14 +230,15 @@ class _Asker:
         return match(timeline, drives, asked=asked, sync=window.sync, tolerance_ns=window.tolerance_ns, outside=window.outside)
 
     def _by_payloads(self, sensor: str, grid: Grid) -> _Found:
-        timeline, drives, offsets = self._files.timeline(sensor), self._drives, grid.offsets
-        anchors = self._anchors(sensor, self._frames, drives, self._stamps)
+        timeline, offsets = self._files.timeline(sensor), grid.offsets
+        anchors = self._anchors(sensor, self._frames, None, self._stamps)
         if len(offsets) == 1:
             rows, stamps, error = anchors.rows[:, None], anchors.stamps[:, None], anchors.error[:, None]
             right = None if anchors.right is None else anchors.right[:, None]
             fraction = None if anchors.fraction is None else anchors.fraction[:, None]
             everywhere = np.ones(rows.shape, np.bool_)
             return _Found(rows=rows, stamps=stamps, error=error, asked_for=everywhere, right=right, fraction=fraction)
+        drives = self._drives
         first, last = timeline.starts[drives][:, None], timeline.starts[drives + 1][:, None]
         base, centre = anchors.rows.copy(), np.where(anchors.rows >= 0, anchors.stamps, self._stamps)
         lost = np.flatnonzero(base < 0)

@@ -10,9 +10,10 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .assemble import Assembler, Located
+from .assemble import Assembler
 from .draft import Draws, Task
 from .faults import FaultPolicy
+from .located import Located
 from .plan import Plan, Planned
 from .sequence import sequence_entries
 
@@ -21,8 +22,10 @@ __all__ = ["Contents", "StepRecipe"]
 Contents = dict[str, Any]  # Any: arrays, lists of text, and dicts of them; see Batch
 B = TypeVar("B")
 
-# Items planned and located in one go: from here on numpy's cost per call no longer shows, and 8 Ki rows are 1 MB or so.
+# Items planned and located in one go: from here on numpy's cost per call no longer shows. Also at most so many bytes: of an
+# AV sample with six cameras some hundred, whose matrices are made in a few milliseconds.
 _AHEAD_ITEMS: Final = 8192
+_AHEAD_BYTES: Final = 2 << 20
 
 
 class StepRecipe(Generic[B]):
@@ -71,10 +74,11 @@ class StepRecipe(Generic[B]):
         """Plan this rank's part of a run of steps, the first alone: it is waited for."""
         width = self._batch_size * self._accumulate
         steps = min(self._grow, self.plan.steps - number)
-        self._grow = max(1, min(self._grow * 4, _AHEAD_ITEMS // width))
         planned = self.plan.look_ahead(number, steps, self._first_slot, self._first_slot + width)
         draws = Draws(seed=self.plan.seed, epoch=self.plan.epoch, occurrence=planned.occurrence.ravel())
         located = self.assembler.locate(np.ascontiguousarray(planned.items).ravel(), draws)
+        item_bytes = 1 + located.ahead_bytes // max(1, planned.items.size)
+        self._grow = max(1, min(self._grow * 4, _AHEAD_ITEMS // width, _AHEAD_BYTES // (width * item_bytes)))
         return _Ahead(first=number, last=number + steps, planned=planned, located=located)
 
 

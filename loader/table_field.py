@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import Column, CorruptShard, DecodeError
-from .column_field import gather_columns, window_entry
+from .column_field import gather_columns, window_ahead
 from .draft import Draft, Prepared, Task
+from .located import Ahead
 from .payloads import PayloadReader
+from .read_set import Resolved
 
 __all__ = ["TableField"]
 
@@ -33,13 +35,20 @@ class TableField:
         by_kind = {"table": self._table, "array": self._array, "text": self._text}
         self._lay_out = by_kind[reader.sensor.kind]
 
+    def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
+        """Return stamps and columns."""
+        window = windows[self._window]
+        columns = gather_columns(self._reader.timeline, self._reader.sensor.columns, window.rows[..., self._place])
+        return {**window_ahead(window, self._place), **columns}
+
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for no batch memory; lengths are known only after decoding."""
         return Prepared(fill=lambda _: self._fill(draft))
 
     def _fill(self, draft: Draft) -> list[Task]:
         window = draft.windows[self._window]
-        draft.entries[self.key] = entry = window_entry(window, self._place)
+        entry: dict[str, Any] = dict(draft.ahead[self.key])  # Any: see Draft.entries
+        draft.entries[self.key] = entry
         if self._reader.sensor.kind == "table":
             entry["coordinates"] = self._reader.sensor.frame
         rows = window.rows[..., self._place]
@@ -52,7 +61,6 @@ class TableField:
                 decoded[place] = self._reader.value(int(rows.ravel()[place]))
             except (CorruptShard, DecodeError) as error:
                 draft.fail(place // rows.shape[1], error)
-        entry.update(gather_columns(self._reader.timeline, self._reader.sensor.columns, rows))
         entry.update(self._lay_out((rows.shape[0], rows.shape[1]), decoded))
 
     def _table(self, lead: tuple[int, int], decoded: Mapping[int, Any]) -> dict[str, Any]:

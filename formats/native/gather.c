@@ -1,4 +1,4 @@
-/* Bytes to their place in the batch: a checked copy with padding, and a thread's working memory. */
+/* Bytes to their place in the batch: rows of a column, a checked copy with padding, and a thread's working memory. */
 #include "huffman.h"
 
 #include <stdio.h>
@@ -21,6 +21,15 @@ int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]) {
         return HW_MISMATCH;
     }
     return HW_OK;
+}
+
+void hw_gather_rows(void *out, const int64_t *sources, size_t rows, size_t width) {
+    unsigned char *to = out;
+    if (width == 8) { /* numbers: a call a row would cost more than the copy */
+        for (size_t k = 0; k < rows; k++) memcpy(to + 8 * k, (const void *)(intptr_t)sources[k], 8);
+        return;
+    }
+    for (size_t k = 0; k < rows; k++) memcpy(to + width * k, (const void *)(intptr_t)sources[k], width);
 }
 
 void *hw_reserve(hw_scratch *scratch, size_t bytes) {

@@ -7,6 +7,7 @@ static PyMethodDef methods[] = {
     {"set_threads", hw_py_set_threads, METH_O, PyDoc_STR("set_threads(n) -> how many run; 0: whoever waits does the work.")},
     {"threads", hw_py_threads, METH_NOARGS, PyDoc_STR("threads() -> how many decode threads run.")},
     {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close(): cancel what is queued and end the threads.")},
+    {"gather", hw_py_gather, METH_VARARGS, PyDoc_STR("gather(sources, out): rows from their addresses to contiguous memory.")},
     {"xxh3_64", hw_py_xxh3_64, METH_O, PyDoc_STR("xxh3_64(data) -> int: the xxh3-64 of a buffer, taken without the interpreter lock.")},
     {"points_decode", hw_py_points_decode, METH_VARARGS, PyDoc_STR("points_decode(data, columns, points): one payload of points to memory.")},
     {NULL, NULL, 0, NULL},
@@ -24,7 +25,7 @@ PyMODINIT_FUNC PyInit_native(void) {
     PyObject *self = PyModule_Create(&module);
     if (self == NULL) return NULL;
     /* Raised when a call's meaning changes, so that a stale build is refused instead of misread. */
-    if (PyModule_AddIntConstant(self, "ABI", 2) < 0 || hw_py_add_step(self) < 0) {
+    if (PyModule_AddIntConstant(self, "ABI", 3) < 0 || hw_py_add_step(self) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -6,11 +6,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* step.c: images, copies, hashes and the pool */
+/* step.c: images, copies, rows, hashes and the pool */
 PyObject *hw_py_submit(PyObject *module, PyObject *args);
 PyObject *hw_py_set_threads(PyObject *module, PyObject *threads);
 PyObject *hw_py_threads(PyObject *module, PyObject *unused);
 PyObject *hw_py_close(PyObject *module, PyObject *unused);
+PyObject *hw_py_gather(PyObject *module, PyObject *args);
 PyObject *hw_py_xxh3_64(PyObject *module, PyObject *data);
 int hw_py_add_step(PyObject *module);
 

@@ -176,6 +176,25 @@ PyObject *hw_py_close(PyObject *module, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+PyObject *hw_py_gather(PyObject *module, PyObject *args) {
+    PyObject *sources, *out;
+    Py_buffer from = {0}, to = {0};
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO:gather", &sources, &out)) return NULL;
+    if (!take_buffer(sources, &from, sizeof(int64_t), 0, "sources")) return NULL;
+    size_t rows = (size_t)from.len / sizeof(int64_t);
+    int fits = take_buffer(out, &to, rows ? (Py_ssize_t)rows : 1, 1, "out");
+    if (fits && rows) {
+        Py_BEGIN_ALLOW_THREADS
+        hw_gather_rows(to.buf, from.buf, rows, (size_t)to.len / rows);
+        Py_END_ALLOW_THREADS
+    }
+    if (to.obj != NULL) PyBuffer_Release(&to);
+    PyBuffer_Release(&from);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
 PyObject *hw_py_xxh3_64(PyObject *module, PyObject *data) {
     Py_buffer view;
     uint64_t hash;

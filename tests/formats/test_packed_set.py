@@ -44,6 +44,20 @@ def test_every_payload_and_column_comes_back(packed: PackedSet) -> None:
                     assert equal_payloads(timeline.value(start + row), wanted.read(row))
 
 
+def test_places_found_once_serve_every_column(packed: PackedSet) -> None:
+    rng = np.random.default_rng(3)
+    for sensor in SCHEMA.sensors:
+        timeline = packed.timeline(sensor.name)
+        for rows in (rng.integers(0, len(timeline), 50), np.empty(0, np.int64)) if len(timeline) else ():
+            places = timeline.places(rows)
+            for column in sensor.columns:
+                out = np.empty((len(rows), *column.shape), column.numpy_dtype)
+                timeline.take_at(column.name, places, out)
+                assert np.array_equal(out, timeline.take(column.name, rows))
+            with pytest.raises(UsageError, match="out of range"):
+                timeline.places(np.array([len(timeline)]))
+
+
 def test_own_and_filed_rows_follow_the_rule(packed: PackedSet) -> None:
     ramp = Ramp()
     frames = np.arange(len(packed))
