@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .integrity import HashedWriter, payload_hash
 from .manifest import FORMAT_VERSION, AttachedFile, FileEntry, Part, Shard, attached_to_json
 from .schema import Schema, canonical_json
-from .shard_arrow import SensorBlock, ShardContent, write_arrow
+from .shard_arrow import Bytes, SensorBlock, ShardContent, write_arrow
 from .shard_tar import INDEX_MEMBER, TarWriter, member_name
 
 __all__ = ["DriveShare", "FinishedShard", "PartRows", "ShardBuilder", "ShardKind", "SourceFacts"]
@@ -89,7 +89,7 @@ class ShardBuilder:
         """Payloads left out; whoever leaves one out counts it here."""
         self._facts = facts
         count = len(schema.sensors)
-        self._data = [bytearray() for _ in range(count)]
+        self._data: list[list[Bytes]] = [[] for _ in range(count)]
         self._hashes = [array("Q") for _ in range(count)]
         self._lengths = [array("q") for _ in range(count)]
         self._offsets = [array("q") for _ in range(count)]
@@ -110,14 +110,17 @@ class ShardBuilder:
         assert self._drive is None
         self._drive = drive
 
-    def add(self, sensor: int, data: bytes | bytearray | memoryview, *, frame: int, stamp_ns: int, own: bool) -> None:
-        """Append one payload. Payloads come frame by frame, and within a frame sensor by sensor in stamp order."""
+    def add(self, sensor: int, data: Bytes, *, frame: int, stamp_ns: int, own: bool) -> None:
+        """Append one payload. Payloads come frame by frame, and within a frame sensor by sensor in stamp order.
+
+        The bytes are kept, not copied, until `finish`: they must not change.
+        """
         assert self._drive is not None
         self._hashes[sensor].append(payload_hash(data))
         self._lengths[sensor].append(len(data))
         self.payload_bytes += len(data)
         if self._tar is None:
-            self._data[sensor] += data
+            self._data[sensor].append(data)
         else:
             name = member_name(self._drive.name, frame, self.schema.sensors[sensor], stamp_ns, own=own)
             self._offsets[sensor].append(self._tar.add(name, data))
@@ -211,7 +214,7 @@ class ShardBuilder:
                     hashes=np.array(self._hashes[at], np.uint64),
                     lengths=np.array(self._lengths[at], np.int64),
                     offsets=np.array(self._offsets[at], np.int64) if self.kind == "tar" else None,
-                    data=self._data[at] if self.kind == "arrow" else None,
+                    payloads=self._data[at] if self.kind == "arrow" else None,
                 )
             )
         return ShardContent(

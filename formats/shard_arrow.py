@@ -8,8 +8,10 @@ pyarrow parses only metadata whose chunks were hash-checked, and never computes 
 from __future__ import annotations
 
 import math
+import mmap
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -48,7 +50,9 @@ _ARROW_TYPES: Final[Mapping[str, Any]] = {  # Any: pyarrow is untyped
     "float32": pa.float32(),
     "float64": pa.float64(),
 }
+Bytes = bytes | bytearray | memoryview
 _MAGIC: Final = b"ARROW1"
+_MAP_NORESERVE: Final = 0x4000  # Linux; elsewhere the flag is not needed
 SHARD_KEY: Final = b"headway.shard"
 """Key of the schema metadata that holds the shard's share of the manifest, as JSON: what `repair` rebuilds one from."""
 _STAMP: Final = Column(name="stamp", dtype="int64", unit="ns")
@@ -74,8 +78,8 @@ class SensorBlock:
     """(rows,) payload bytes; empty without payloads."""
     offsets: NDArray[np.int64] | None = None
     """(rows,) where each payload starts in the tar."""
-    data: bytes | bytearray | memoryview | None = None
-    """The payloads end to end; None where a tar holds them."""
+    payloads: Sequence[Bytes] | None = None
+    """The payloads, in row order; None where a tar holds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +130,50 @@ def write_arrow(out: HashedWriter, content: ShardContent, schema: Schema, kind: 
             values = places[column.name] if column.name in places else block.columns[column.name]
             assert values is not None
             arrays.append(_listed_array(column, offsets, values))
+    sink = _Sink(out)
     if kind == "arrow":
         for sensor, block in zip(schema.sensors, content.sensors, strict=True):
             if sensor.codec is not None:
-                arrays.append(_payload_array(block))
+                arrays.append(_payload_array(block, sink))
     described = arrow_schema(schema, kind).with_metadata({SHARD_KEY: content.description})
     batch = pa.RecordBatch.from_arrays(arrays, schema=described)
     assert batch.num_rows == frames
-    with pa.ipc.new_file(pa.PythonFile(out, "w"), batch.schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer:
+    with pa.ipc.new_file(pa.PythonFile(sink, "w"), batch.schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer:
         writer.write_batch(batch)
+    assert not sink.expected, "pyarrow did not write a payload buffer as a whole"
+
+
+class _Sink:
+    """The file pyarrow writes to. Payloads are not joined in memory first: pyarrow lays out a stretch of empty address space in
+    their place, and when it hands that over to be written, they are written instead.
+    """
+
+    closed = False
+
+    def __init__(self, out: HashedWriter) -> None:
+        self._out = out
+        self.expected: dict[int, Sequence[Bytes]] = {}
+        """Address of each stretch → the payloads it stands for."""
+
+    def stand_in(self, payloads: Sequence[Bytes], size: int) -> Any:  # Any: pyarrow is untyped
+        """Return a buffer of `size` bytes that stands for `payloads`."""
+        if size == 0:
+            return pa.py_buffer(b"")
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_NORESERVE if sys.platform == "linux" else 0)
+        buffer = pa.py_buffer(mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ))
+        self.expected[buffer.address] = payloads
+        return buffer
+
+    def write(self, data: Any) -> int:  # Any: bytes, or pyarrow's Buffer
+        """Write `data`, or what it stands for."""
+        payloads = self.expected.pop(getattr(data, "address", 0), None)
+        if payloads is None:
+            return self._out.write(data)
+        return sum(self._out.write(payload) for payload in payloads)
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the system."""
+        self._out.flush()
 
 
 class ArrowIndex:
@@ -349,13 +388,13 @@ def _listed_array(column: Column, offsets: NDArray[np.int64], values: NDArray[An
     return _list_of(value, offsets, flat)
 
 
-def _payload_array(block: SensorBlock) -> Any:
-    assert block.data is not None
+def _payload_array(block: SensorBlock, sink: _Sink) -> Any:
+    assert block.payloads is not None
     rows = len(block.lengths)
     values = pa.Array.from_buffers(
         pa.large_binary(),
         rows,
-        [None, _buffer_of(_offsets(block.lengths), np.dtype("<i8")), pa.py_buffer(block.data)],
+        [None, _buffer_of(_offsets(block.lengths), np.dtype("<i8")), sink.stand_in(block.payloads, int(block.lengths.sum()))],
     )
     return _list_of(pa.large_binary(), _offsets(block.counts), values)
 
