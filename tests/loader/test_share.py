@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 PROGRAM = """
 import hashlib, json, os, sys
@@ -25,14 +26,15 @@ rank = dist.get_rank()
 dataset = headway.open(sys.argv[1], images=[Images("CAM_BACK", size=(24, 32), dtype="bfloat16")])
 topology = Topology(tensor=Peers(rank=rank, size=2), local_rank=rank, local_size=2)
 loader = DataLoader(dataset, 4, True, num_workers=1, options=LoaderOptions(seed=3), topology=topology)
-shared = Shared(loader, group=dist.group.WORLD, source=1)
+shared = Shared(loader, group=dist.group.WORLD, source=1, device=sys.argv[2])
 
 def digest(batch):
     found = hashlib.sha256()
     def walk(name, value):
         if isinstance(value, torch.Tensor):
             found.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
-            found.update(bytes(value.contiguous().reshape(-1).view(torch.uint8).numpy()))
+            assert value.device.type == sys.argv[2]
+            found.update(bytes(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
         elif isinstance(value, dict):
             for key in value:
                 walk(f"{name}.{key}", value[key])
@@ -59,10 +61,11 @@ os._exit(0)  # gloo's threads abort some ends after all work is done
 """
 
 
-def two_processes(set_path: Path, tmp_path: Path) -> list[dict[str, Any]]:
+def two_processes(set_path: Path, tmp_path: Path, device: str = "cpu") -> list[dict[str, Any]]:
     program = tmp_path / "peer.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program), str(set_path)]
+    command.append(device)
     environ = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, env=environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
@@ -78,6 +81,16 @@ def test_a_peer_receives_what_the_other_loads(drives_set: Path, tmp_path: Path) 
     assert source["epochs"][0] != source["epochs"][1]
     assert receiver["state"] == source["state"]
     assert (receiver["loaded"], source["loaded"]) == (0, 11)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_batches_are_received_on_the_device(drives_set: Path, tmp_path: Path) -> None:
+    """By gloo, which two processes may use on one device, as NCCL does not allow."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    receiver, source = two_processes(drives_set, tmp_path, "cuda")
+    assert receiver["epochs"] == source["epochs"] == two_processes(drives_set, tmp_path)[0]["epochs"]
 
 
 @pytest.mark.slow
