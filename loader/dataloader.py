@@ -178,6 +178,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
         A loader may so be made before the process group, by scripts whose ranks a framework starts later.
         """
+        if self._plain is not None:
+            return detect_topology()
         if self._is_fixed and self._found is not None:
             return self._found
         found = detect_topology()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import headway
-from headway import DataLoader, Images, UsageError, Window
+from headway import DataLoader, Images, LoaderOptions, Topology, UsageError, Window
 from headway.loader.batch import Batch
 from headway.loader.context_part import Axis, context_part
 from headway.loader.topology import Peers
@@ -69,3 +69,26 @@ def test_tables_and_texts_are_cut_by_frames(batch: Batch) -> None:
 def test_what_cannot_be_cut_is_refused(batch: Batch, axes: Any, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         parts(batch, axes, 3)
+
+
+def test_pipeline_stages_read_their_own_fields_of_the_same_samples(drives_set: Path) -> None:
+    """The first stage needs images, the last one labels: neither reads what the other does."""
+    stages = [
+        DataLoader(
+            headway.open(drives_set, windows=windows, images=images),
+            2,
+            shuffle=True,
+            num_workers=0,
+            options=LoaderOptions(seed=3),
+            topology=Topology(rank=1, size=2, pipeline=Peers(rank=rank, size=2)),
+        )
+        for rank, (windows, images) in enumerate((([Window("CAM_BACK")], [Images("CAM_BACK")]), ([Window("boxes")], [])))
+    ]
+    for first, last in zip(*stages, strict=True):
+        assert torch.equal(first["id"], last["id"])
+        assert "boxes" not in first
+        assert "camera" not in last
+
+
+def test_a_plain_loader_has_its_place_too() -> None:
+    assert DataLoader([1, 2]).topology.size == 1
