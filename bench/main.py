@@ -111,6 +111,53 @@ def _points(
 
 
 @app.command(
+    "pack",
+    epilog="Example: headway bench pack /tmp/w1 --json pack.json",
+    help="Pack rate of headway beside WebDataset's TarWriter, MosaicML's MDSWriter and `cp -r` of the same bytes, interleaved; "
+    "with --sweep also the size of real LiDAR sweeps under each codec.",
+)
+def _pack(
+    data: Annotated[Path | None, typer.Argument(metavar="[DATA]", help="A workload of make-data; by default a small W1.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds with every writer in each; the median counts.")] = 3,
+    scratch: Annotated[Path | None, typer.Option(metavar="DIR", help="Disk to write on; by default the temporary one.")] = None,
+    sweeps: Annotated[list[Path] | None, typer.Option("--sweep", metavar="FILE", help="A raw sweep to size, repeatable.")] = None,
+    json_path: JsonOption = None,
+) -> None:
+    import tempfile
+
+    from .machine import NoiseMeter
+    from .make_data import make_data
+    from .pack import PackTime, contenders, measure_pack, payload_bytes, summarise
+    from .points import measure_points, read_sweep
+    from .result import Result, Value, write_result
+    from .workloads import workload
+
+    started, times = time.monotonic(), list[PackTime]()
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="headway-bench-") as name, NoiseMeter() as meter:
+        if data is None:
+            data = Path(name, "data")
+            make_data(workload("W1", samples=100), data)
+        writers, absent = contenders(data, Path(name))
+        for each in measure_pack(writers, Path(name), rounds=rounds):
+            times.append(each)
+            report(f"{each.name:<28} {each.wall_s:7.2f} s, {each.cpu_s:6.2f} s of CPU")
+        size = payload_bytes(data)
+    rows = summarise(times, size)
+    say(f"{'writer':<28} {'MB/s':>8} {'CPU s':>7} {'× TarWriter':>12} {'× cp':>6}")
+    for row in rows:
+        say(f"{row['writer']:<28} {row['mb_s']:>8} {row['cpu_s']:>7} {row['times_tarwriter']!s:>12} {row['times_cp']:>6}")
+    for missing in absent:
+        say(f"{missing:<28} not installed here")
+    sizes = [row for path in sweeps or () for row in measure_points(path.name, read_sweep(path), repeats=1)]
+    for row in sizes:
+        say(f"{row['sweep']!s:<28} {row['codec']!s:<24} {row['bytes']:>9} bytes, ratio {row['ratio']}")
+    if json_path is not None:
+        settings: dict[str, Value] = {"data": str(data), "rounds": rounds, "payload_bytes": size, "absent": absent}
+        wall = time.monotonic() - started
+        write_result(Result(bench="pack", rows=[*rows, *sizes], conditions=settings, wall_s=wall, noise=meter.noise), json_path)
+
+
+@app.command(
     "plan",
     epilog="Example: headway bench plan --json",
     help="What planning an epoch of 10⁹ items over 1,024 ranks costs, and how well each setting mixes drives, beside other "
@@ -185,6 +232,35 @@ def _decode(
     for row in policy:
         share = f"  ({float(str(row['share_over_plain'])):+.1%} over plain decode)" if "share_over_plain" in row else ""
         say(f"{row['what']:<26} {row['ms_a_sample']:>8} ms a sample of 6 images and a sweep{share}")
+
+
+@app.command(
+    "gpu",
+    epilog="Example: headway bench gpu --json gpu.json --markdown gpu.md",
+    help="Everything a GPU machine must show: decode rates, copies, passes, overlap with a training step, the gpu tests.",
+)
+def _gpu(
+    device: Annotated[str, typer.Option(help="cuda; or cpu, which only rehearses the bench and says so.")] = "cuda",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs a row; the best counts.")] = 5,
+    json_path: JsonOption = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables here.")] = None,
+) -> None:
+    from .gpu import as_markdown, measure_gpu
+    from .machine import NoiseMeter
+    from .result import Result, write_result
+
+    started = time.monotonic()
+    small = {"sizes": ((180, 320),), "batches": (2,)} if device == "cpu" else {}
+    with NoiseMeter() as meter:
+        rows = measure_gpu(device, repeats=repeats, **small)  # type: ignore[arg-type]  # the two tuples above
+    table = as_markdown(rows)
+    say(table)
+    if markdown is not None:
+        markdown.write_text(table, "utf-8")
+    if json_path is not None:
+        wall = time.monotonic() - started
+        result = Result(bench="gpu", rows=rows, conditions={"device": device, "repeats": repeats}, wall_s=wall, noise=meter.noise)
+        write_result(result, json_path)
 
 
 register(app)
