@@ -144,7 +144,7 @@ class Engine(Generic[B]):
             raise StopIteration
         try:
             step = self._in_caller() if not self._threads_wanted else self._head()
-        except StalledError as error:
+        except (StalledError, WorkerDied) as error:
             self._failed = error
             self.close(wait=False)  # whoever stalls does not come when called
             raise
@@ -196,6 +196,9 @@ class Engine(Generic[B]):
                         warned = True
                         gc.collect()  # a batch caught in a reference cycle is free memory nobody has noticed
                         log.warning("headway: %s", self._pool.why(blocked, now - started))
+                    ended = [thread.name for thread in self._threads if not thread.is_alive()]
+                    if ended and not (self._steps and self._steps[0].done):
+                        raise WorkerDied(f"{', '.join(ended)} ended unasked while batch {self._awaited()} was waited for")
                     if idle_s > self._stall_s:
                         raise StalledError(self._stalled(now - started))
             finally:
@@ -332,6 +335,10 @@ class Engine(Generic[B]):
                 f"set LoaderOptions(memory_bytes={need}) or more, or make batch_size or the images smaller"
             )
 
+    def _awaited(self) -> int:
+        """Return the number of the batch that is to be handed out next."""
+        return self._steps[0].number if self._steps else self._next
+
     def _stalled(self, waited: float) -> str:
         head = self._steps[0] if self._steps else None
         if head is not None and head.waits_for_memory:
@@ -343,7 +350,7 @@ class Engine(Generic[B]):
             for thread in self._threads
         ]
         return (
-            f"no progress on batch {self._next if head is None else head.number} for {self._stall_s:g} s "
+            f"no progress on batch {self._awaited()} for {self._stall_s:g} s "
             f"(asked for {waited:.0f} s ago); the storage or a decoder hangs; raise LoaderOptions.stall_s if it is only slow. "
             "Threads:\n" + "".join(doing)
         )

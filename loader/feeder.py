@@ -73,7 +73,7 @@ class FeederEngine(Engine[Batch]):
             return
         self._feeder.end()
         super().close(wait=wait)
-        self._feeder.join(_END_S if wait else 0)
+        self._feeder.join()
 
     def _stalled(self, waited: float) -> str:
         return f"{super()._stalled(waited)}\nFeeder processes:\n{self._feeder.describe()}"
@@ -234,7 +234,7 @@ class _Feeder:
                 child.start()
         except BaseException:
             self.end()
-            self.join(_END_S)
+            self.join()
             raise
 
     def get(self, number: int) -> _Arrived:
@@ -302,16 +302,14 @@ class _Feeder:
                 with contextlib.suppress(ValueError):  # joined already
                     child.process.kill()  # nothing in there is worth waiting for: what it made is in the plan
 
-    def join(self, timeout_s: float) -> None:
-        """Reap the processes."""
+    def join(self) -> None:
+        """Reap the processes, which were killed, and let go of everything shared with them but the batches still held."""
         _open.discard(self)
         for child in self.children:
             if child.process.pid is not None:
-                child.process.join(timeout_s)
-        if timeout_s:
-            for child in self.children:
-                child.close()
-            self._arrived.clear()
+                child.process.join(_END_S)
+            child.close()
+        self._arrived.clear()
 
 
 _MEMORY: Final = STAGES.index("waiting for batch memory")
