@@ -39,6 +39,7 @@ __all__ = [
     "set_threads",
     "submit",
     "threads",
+    "unavailable",
     "xxh3_64",
 ]
 
@@ -278,6 +279,11 @@ def points_decode(data: Any, columns: NDArray[Any], points: int) -> None:  # Any
 def available() -> bool:
     """Return whether the core can be used; the first time it cannot, one log line says why."""
     return _load() is not None
+
+
+def unavailable() -> str:
+    """Return why the core cannot be used and what would change that; "" where it can."""
+    return _find()[1]
 
 
 _NOTHING: Final = np.zeros(1, np.uint8)[:0]
