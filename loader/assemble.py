@@ -23,6 +23,7 @@ from .located import Located
 from .motion_field import SweepsField, TrajectoryField
 from .padding import Padding, pad
 from .payloads import PayloadReader
+from .plane_field import PlaneField
 from .point_field import PointField
 from .sweeps import Sweeps
 from .table_field import TableField
@@ -128,7 +129,8 @@ def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Seque
         lengths: dict[int, str] = {}
         for name in match_sensors(look.sensors, list(cameras)):
             windows = cameras[name]
-            check_decodable(windows[0][0].reader.sensor)
+            if look.dtype != "source":
+                check_decodable(windows[0][0].reader.sensor)
             # A sensor in several windows: the Images named like the window means that one.
             chosen = [pair for pair in windows if pair[0].window == look.name] or windows
             if len(chosen) > 1:
@@ -139,7 +141,9 @@ def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Seque
         if len(lengths) > 1:
             listed = ", ".join(f"{name!r} has {length}" for length, name in lengths.items())
             raise UsageError(f"Images {look.name!r}: its sensors differ in payloads a sample ({listed}); use one Images for each")
-        fields.append(ImageField(look, parts, next(iter(lengths)), decoder))
+        length = next(iter(lengths))
+        source = look.dtype == "source"
+        fields.append(PlaneField(look, parts, length) if source else ImageField(look, parts, length, decoder))
     return fields
 
 

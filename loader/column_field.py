@@ -23,7 +23,7 @@ __all__ = ["ColumnField", "gather_columns", "shared_columns", "take_columns", "w
 _SMALL_WIDTH: Final = 256
 """Bytes of a row up to which a column is taken for many batches at once: so many numbers are made faster than one call is."""
 
-_FILE_FACTS = ("image_size", "jpeg_")
+_FILE_FACTS = ("image_size", "jpeg_", "png_", "gop_", "video_order")
 _POSES = frozenset((SENSOR_TO_EGO, EGO_TO_WORLD))
 _SHARD, _ROW = "\0shard", "\0row"  # no column is called so: names have no control characters
 _IDENTITY = np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])

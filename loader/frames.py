@@ -29,14 +29,14 @@ def check_decodable(sensor: Sensor) -> None:
     what = f"images of sensor {sensor.name!r} are {colour or 'of no declared colour'} in codec {sensor.codec!r}"
     if colour not in ("rgb", "mono"):
         raise UsageError(
-            f"{what}, and only rgb and mono can be put into a batch yet: depth would lose its unit and bayer its mosaic; read "
-            "them with PackedSet.timeline, or ask for the others by images= or windows="
+            f"{what}, and 8-bit RGB holds only rgb and mono: depth would lose its unit and bayer its mosaic; ask for the numbers "
+            "as they are by Images(…, dtype='source'), or for the other sensors by images= or windows="
         )
     if sensor.codec == "raw" and not (states_size(sensor) and sensor.fields[0].dtype == "uint8"):
         held = sensor.fields[0].dtype if sensor.fields else "of no declared type"
         raise UsageError(
-            f"{what}, {held}, and raw pixels must be uint8 with a stated width and height; read them with PackedSet.timeline, or "
-            "ask for the others by images= or windows="
+            f"{what}, {held}, and raw pixels must be uint8 with a stated width and height; ask for the numbers as they are by "
+            "Images(…, dtype='source'), or for the other sensors by images= or windows="
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import INTRINSICS, CorruptShard, DecodeError, HeadwayError, UsageError
+from ..formats import INTRINSICS, Column, CorruptShard, DecodeError, HeadwayError, UsageError
 from ..formats.image_header import image_size
 from ..formats.timeline import PayloadRefs
 from .column_field import shared_columns, take_columns, with_matrices
@@ -23,7 +23,7 @@ from .located import Ahead
 from .payloads import PayloadReader
 from .read_set import Resolved
 
-__all__ = ["ImageField", "ImagePart"]
+__all__ = ["ImageField", "ImagePart", "look_ahead", "native_size", "rows_of"]
 
 # Images of one task where the decoder leaves the spreading to us: few enough that threads end a step together.
 _TASK_IMAGES: Final = 2
@@ -68,16 +68,7 @@ class ImageField:
 
     def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
         """Return stamps, columns with poses as matrices, and where the images lie; the cameras on the third axis."""
-        rows = np.stack([windows[part.window].rows[..., part.place] for part in self._parts], -1)
-        found: dict[str, NDArray[Any]] = {  # Any: dtypes by schema
-            name: np.stack([getattr(windows[part.window], field)[..., part.place] for part in self._parts], -1)
-            for name, field in (("stamp", "stamps"), ("sync_error", "sync_error"), ("mask", "valid"))
-        }
-        parts = [take_columns(part.reader.timeline, self._columns, rows[..., k]) for k, part in enumerate(self._parts)]
-        columns = {name: np.stack([part[name] for part in parts], 2) for name in parts[0]}
-        refs = [part.reader.ahead(rows[..., k]) for k, part in enumerate(self._parts)]
-        places = {name: np.stack([part[name] for part in refs], 2) for name in refs[0]}
-        return {**found, **with_matrices(self._columns, columns), _ROWS: rows, **places}
+        return look_ahead(self._parts, self._columns, windows)
 
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for memory for all pixels of the batch."""
@@ -88,7 +79,7 @@ class ImageField:
         lead = (len(draft.items), self._length, len(self._parts))
         image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
         found, refs = PayloadReader.split(draft.ahead[self.key])
-        rows = found.pop(_ROWS)
+        rows = rows_of(found)
         affine = np.zeros((*lead, 3, 3))
         draft.entries[self.key] = entry = {
             "image": image,
@@ -192,6 +183,25 @@ class ImageField:
         first = int(jobs[0])
         part = self._parts[first % len(self._parts)]
         return f"{len(jobs)} image(s) from {part.reader.sensor.name!r} row {int(rows.ravel()[first])}"
+
+
+def look_ahead(parts: Sequence[ImagePart], columns: Sequence[Column], windows: Mapping[str, Resolved]) -> Ahead:
+    """Return stamps, columns with poses as matrices, and where the images of `parts` lie; the cameras on the third axis."""
+    rows = np.stack([windows[part.window].rows[..., part.place] for part in parts], -1)
+    found: dict[str, NDArray[Any]] = {  # Any: dtypes by schema
+        name: np.stack([getattr(windows[part.window], field)[..., part.place] for part in parts], -1)
+        for name, field in (("stamp", "stamps"), ("sync_error", "sync_error"), ("mask", "valid"))
+    }
+    taken = [take_columns(part.reader.timeline, columns, rows[..., k]) for k, part in enumerate(parts)]
+    values = {name: np.stack([each[name] for each in taken], 2) for name in taken[0]}
+    refs = [part.reader.ahead(rows[..., k]) for k, part in enumerate(parts)]
+    places = {name: np.stack([each[name] for each in refs], 2) for name in refs[0]}
+    return {**found, **with_matrices(columns, values), _ROWS: rows, **places}
+
+
+def rows_of(found: dict[str, NDArray[Any]]) -> NDArray[np.int64]:  # Any: dtypes by schema
+    """Take the rows (B, T, N) out of what `look_ahead` found."""
+    return found.pop(_ROWS)
 
 
 def _native_size(images: Images, parts: Sequence[ImagePart]) -> tuple[int, int]:

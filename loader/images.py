@@ -23,7 +23,7 @@ __all__ = ["Images", "match_sensors"]
 
 Fit = Literal["crop", "letterbox", "stretch"]
 Anchor = Literal["bottom", "centre", "top"]
-ImageDtype = Literal["uint8", "float16", "bfloat16", "float32"]
+ImageDtype = Literal["uint8", "float16", "bfloat16", "float32", "source"]
 Layout = Literal["chw", "hwc"]
 
 _MAX_SIDE: Final = 32_768
@@ -48,7 +48,8 @@ class Images:
     anchor: Anchor = "bottom"
     """Which end a crop keeps and a letterbox touches, vertically (sideways always the centre). Sky is above."""
     dtype: ImageDtype = "uint8"
-    """uint8 hands over levels; a float type hands over (level − mean) / std."""
+    """uint8 hands over levels; a float type hands over (level − mean) / std. source: the numbers of a png or raw image as they
+    are, 16-bit, depth and bayer too, at its own size and with as many channels as it has."""
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     """Per channel (red, green, blue), in levels 0–255."""
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
@@ -81,6 +82,10 @@ class Images:
             raise UsageError(f"Images: mean and std have 3 numbers each, std above 0; found {self.mean!r} and {self.std!r}")
         if self.dtype == "uint8" and (any(self.mean) or any(value != 1 for value in self.std)):
             raise UsageError("Images: dtype 'uint8' hands over levels; mean and std need dtype float16, bfloat16 or float32")
+        if self.dtype == "source" and (self.size or self.augment or any(self.mean) or any(value != 1 for value in self.std)):
+            raise UsageError(
+                "Images: dtype 'source' hands over pixels as they are; size, augment, mean and std need another dtype"
+            )
         if not 0 <= self.fill <= 255:
             raise UsageError(f"Images: fill must be a level from 0 to 255, found {self.fill!r}")
         if not self.name:

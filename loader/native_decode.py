@@ -72,6 +72,7 @@ def default_decoder() -> Decoder:
 @lru_cache(maxsize=64)
 def _target(look: Images) -> kernel.Target:
     assert look.size is not None
+    assert look.dtype != "source", "the source's numbers are PlaneField's to decode"
     height, width = look.size
     mean, std = (look.mean[0], look.mean[1], look.mean[2]), (look.std[0], look.std[1], look.std[2])
     pad = (float(look.fill),) * 3

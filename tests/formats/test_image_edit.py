@@ -60,7 +60,7 @@ def centre_of_light(picture: NDArray[Any]) -> NDArray[np.float64]:
     light = picture.astype(np.float64).reshape(*picture.shape[:2], -1).mean(2) - 45
     light = np.clip(light, 0, None)
     across, down = np.meshgrid(np.arange(picture.shape[1]) + 0.5, np.arange(picture.shape[0]) + 0.5)
-    return np.array([(across * light).sum(), (down * light).sum()]) / light.sum()
+    return np.asarray(np.array([(across * light).sum(), (down * light).sum()]) / light.sum())
 
 
 def jpeg(subsampling: str = "422") -> bytes:

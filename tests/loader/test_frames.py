@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -110,3 +111,38 @@ def test_what_would_lose_bits_is_refused_with_the_way_out(
 def test_a_task_has_the_times_of_one_sample_and_camera() -> None:
     tasks = frame_tasks(np.arange(2 * 3 * 2), length=3, cameras=2)
     assert [task.tolist() for task in tasks] == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+
+
+@pytest.mark.parametrize(
+    ("codec", "colour", "dtype", "channels"),
+    [
+        ("png", "depth", "uint16", 1),
+        ("png", "rgb", "uint16", 3),
+        ("png", "mono", "uint8", 1),
+        ("raw", "depth", "float32", 1),
+        ("raw", "bayer_rggb", "uint8", 1),
+        ("raw", "rgb", "uint8", 3),
+    ],
+)
+def test_numbers_come_as_they_are_on_request(codec: str, colour: str, dtype: str, channels: int, tmp_path: Path) -> None:
+    pixels = (scene().astype(np.float64) + np.array([0, 7, 9])).astype(dtype) * np.array(100 if dtype != "uint8" else 1, dtype)
+    pixels = pixels if channels == 3 else np.ascontiguousarray(pixels[..., 0])
+    field = (Column(name="pixel", dtype=dtype, shape=(3,) if channels == 3 else ()),) if codec == "raw" else ()
+    data = pixels.tobytes() if codec == "raw" else bytes(cv2.imencode(".png", pixels if channels == 1 else pixels[..., ::-1])[1])
+    packed_cameras(Cameras([data] * 3, codec=codec, colour=colour, fields=field), tmp_path / "set")
+    dataset = headway.open(str(tmp_path / "set"), windows=[Window("CAM", past=1)], images=[Images("CAM", dtype="source")])
+    batch = next(iter(headway.DataLoader(dataset, batch_size=3)))
+    found = batch["camera"]["image"].numpy()
+    assert found.dtype == dtype
+    expected = pixels.transpose(2, 0, 1) if channels == 3 else pixels
+    assert found.shape == (3, 2, 1, *expected.shape)
+    for sample in range(3):
+        np.testing.assert_array_equal(found[sample, 1, 0], expected)
+    assert not found[0, 0].any(), "nothing is there before the first"
+    np.testing.assert_array_equal(batch["camera"]["affine"][1, 0, 0].numpy(), np.eye(3))
+    assert batch["camera"]["intrinsics"].shape == (3, 2, 1, 3, 3)
+
+
+def test_the_sources_numbers_are_never_scaled() -> None:
+    with pytest.raises(UsageError, match="as they are"):
+        Images("CAM", dtype="source", size=(8, 8))

@@ -22,7 +22,7 @@ def test_scaled_and_cropped_images_are_said_to_be(run: Runner, tiny_source: Path
     with open_set(tmp_path / "set") as half, open_set(tiny_set) as whole:
         assert half.set_id != whole.set_id
         k, affine = (half.timeline("CAM_FRONT").take(name, np.array([0]))[0] for name in ("intrinsics", "pack_affine"))
-        np.testing.assert_allclose(affine, [[0.5, 0, 0], [0, 0.5, -5], [0, 0, 1]])
+        np.testing.assert_allclose(affine, np.array([[0.5, 0, 0], [0, 0.5, -5], [0, 0, 1]], np.float64))
         np.testing.assert_allclose(k, affine @ whole.timeline("CAM_FRONT").take("intrinsics", np.array([0]))[0])
         assert half.timeline("CAM_FRONT").take("image_size", np.array([0])).tolist() == [[80, 40]]
     shown = run("headway", "show", tmp_path / "set").out
