@@ -13,7 +13,12 @@ from torch.utils.data import IterableDataset
 
 import headway
 from headway import DataLoader, DecodeError, Images, LoaderOptions, Topology, UsageError, Window
+from headway.formats.adapters import SourceSpec
+from headway.formats.pack_options import PackOptions
+from headway.formats.packer import pack
 from headway.loader.topology_detect import detect_topology
+
+from .drives import KIND
 
 LIGHT = [Window("note"), Window("ego")]
 
@@ -165,11 +170,6 @@ def test_kept_batches_cost_no_file_descriptors_and_no_shared_memory(drives_set: 
 @pytest.mark.slow
 def test_many_shards_do_not_hold_many_descriptors(tmp_path: Path) -> None:
     """pytorch/pytorch#165532: prefetch times batch times files passed the limit."""
-    from headway.formats.pack_options import PackOptions
-    from headway.formats.packer import pack
-
-    from .drives import KIND, SourceSpec
-
     spec = SourceSpec(kind=KIND, path="", options={"drives": 12, "frames": 2, "broken": 0})
     pack(spec, tmp_path / "set", PackOptions(workers=1, shard_bytes=1 << 16), None)
     dataset = headway.open(tmp_path / "set", windows=LIGHT)
