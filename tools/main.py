@@ -15,6 +15,7 @@ import typer
 from ..bench.main import app as bench_app
 from ..formats import UsageError
 from .console import report, run_app, say
+from .doctor import doctor_command
 from .plan import plan_command
 from .replay import replay_command
 from .set_commands import register
@@ -95,6 +96,11 @@ app.command(
     help="Show the ids and windows that a run saw at a step, from the set and a state it saved.",
     epilog="Example: headway replay sets/mini --state state.json --png seen.png",
 )(replay_command)
+app.command(
+    "doctor",
+    help="Show which paths this machine and installation take, and how to get the fast ones.",
+    epilog="Example: headway doctor --json",
+)(doctor_command)
 app.add_typer(bench_app, name="bench")
 
 
