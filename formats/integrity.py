@@ -54,7 +54,8 @@ class HashedWriter:
         self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115  lives as long as the writer
         self._sha = hashlib.sha256()
         self._sums: list[int] | None = [] if sums else None
-        self._rest = bytearray()
+        self._chunk = xxhash.xxh3_64()  # of the chunk begun, of which _filled bytes are there
+        self._filled = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append `data` and return its length in bytes."""
@@ -98,22 +99,24 @@ class HashedWriter:
     def sums(self) -> bytes:
         """Chunk sums of everything written so far."""
         assert self._sums is not None
-        last = [payload_hash(self._rest)] if self._rest else []
+        last = [self._chunk.intdigest()] if self._filled else []
         return np.array(self._sums + last, "<u8").tobytes()
 
     def _add_sums(self, view: memoryview) -> None:
         assert self._sums is not None
-        if self._rest:
-            need = CHUNK - len(self._rest)
-            self._rest += view[:need]
+        if self._filled:
+            need = CHUNK - self._filled
+            self._chunk.update(view[:need])
+            self._filled += min(need, len(view))
             view = view[need:]
-            if len(self._rest) < CHUNK:
+            if self._filled < CHUNK:
                 return
-            self._sums.append(payload_hash(self._rest))
-            self._rest.clear()
+            self._sums.append(self._chunk.intdigest())
+            self._chunk.reset()
         whole = len(view) // CHUNK * CHUNK
         self._sums.extend(payload_hash(view[start : start + CHUNK]) for start in range(0, whole, CHUNK))
-        self._rest += view[whole:]
+        self._filled = len(view) - whole
+        self._chunk.update(view[whole:])
 
     def __enter__(self) -> HashedWriter:
         return self
