@@ -81,14 +81,16 @@ def cuts(items: int, segments: Sequence[tuple[int, int]]) -> tuple[Cut, ...]:
     chain: list[Cut] = []
     left, steps_before = items, 0
     for number, (slots, steps) in enumerate(segments):
-        if slots < 1 or items * slots >= 2**63:
-            raise UsageError(f"cannot cut {items} items into batches of {slots}: expected 1 or more, and items × batch < 2⁶³")
+        if slots < 1:
+            raise UsageError(f"cannot cut {items} items into batches of {slots}: expected 1 or more")
         whole = number + 1 < len(segments)
         if steps < 0 or steps > (left // slots if whole else -(-left // slots)):
             raise StateError(
                 f"cannot plan from segment {number} of {list(segments)!r}: {left} items are left there, which is fewer than "
                 f"{steps} steps of {slots}; the state belongs to another view or was edited"
             )
+        if items * slots >= 2**63:
+            raise UsageError(f"cannot cut {items} items into batches of {slots}: expected items × batch below 2⁶³")
         chain.append(Cut(left, slots, steps_before, items - left, steps))
         left, steps_before = left - steps * slots, steps_before + steps
         if whole and left < 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..formats.errors import StateError
 from .plan import Plan
@@ -141,7 +142,12 @@ class State:
             )
         if batch_size != self.batch_size:
             return self._resized(view, sampler, batch_size, strict_batch)
-        self.plan(view, sampler)  # refuses segments that do not fit
+        plan = self.plan(view, sampler)  # refuses segments that do not fit
+        if self.segments[-1][1] and plan.first_step == plan.steps:
+            raise StateError(
+                f"cannot resume from a state of epoch {self.epoch}: its segments {[list(pair) for pair in self.segments]!r} end the "
+                f"epoch's {plan.steps} steps, and after the last one a state says epoch {self.epoch + 1}; the state was edited"
+            )
         return self
 
     def _resized(self, view: ViewInfo, sampler: Sampler, batch_size: int, strict_batch: bool) -> State:
@@ -231,7 +237,14 @@ def _segments(value: object) -> tuple[tuple[int, int], ...]:
     for pair in value:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise StateError(f"cannot read a loader state: segments must be pairs [B, steps], found {str(pair)[:80]!r}")
-    return tuple((_integer(size, "segments", least=1), _integer(steps, "segments")) for size, steps in value)
+    segments = tuple((_integer(size, "segments", least=1), _integer(steps, "segments")) for size, steps in value)
+    for (size, steps), (later, _) in pairwise(segments):
+        if not steps or size == later:
+            raise StateError(
+                f"cannot read a loader state: segments must differ in size from one to the next, all but the last with 1 or more "
+                f"steps; found {[size, steps]!r} before one of {later}; the state was edited"
+            )
+    return segments
 
 
 def _inside(value: object) -> Inside | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -126,6 +127,23 @@ def test_segments_that_do_not_fit_the_view_are_refused() -> None:
     state = State(view="view", seed=3, epoch=0, sampler=SAMPLER.describe(VIEW, epoch=0), segments=((8, 14),))
     with pytest.raises(StateError, match="14 steps of 8"):
         resume(state)
+    with pytest.raises(StateError, match="steps of 4611686018427387904"):
+        resume(replace(state, segments=((2**62, 3), (8, 0))))
+    # All of an epoch's steps done is the next epoch's start; nothing ever says otherwise but an editor.
+    with pytest.raises(StateError, match="a state says epoch 1"):
+        resume(replace(state, segments=((8, VIEW.items // 8 + (VIEW.items % 8 > 0)),)))
+
+
+def test_a_batch_size_that_leaves_no_step_ends_the_epoch() -> None:
+    sampler = Shuffled(drop_last=True)
+    state = State(view="view", seed=3, epoch=0, sampler=sampler.describe(VIEW, epoch=0), segments=((8, VIEW.items // 8 - 1),))
+    larger = 8 + VIEW.items % 8 + 1
+    with pytest.warns(UserWarning, match="another batch size"):
+        ended = state.resume(VIEW, sampler, seed=3, batch_size=larger)
+    plan = ended.plan(VIEW, sampler)
+    assert plan.first_step == plan.steps
+    # Saved as it is, it resumes as it is.
+    assert State.from_json(ended.to_json()).resume(VIEW, sampler, seed=3, batch_size=larger) == ended
 
 
 @pytest.mark.parametrize(
@@ -133,7 +151,8 @@ def test_segments_that_do_not_fit_the_view_are_refused() -> None:
     [
         ("format", 1), ("order", 1), ("format", None), ("view", 7), ("view", "x" * 300), ("seed", "3"), ("seed", True),
         ("epoch", -1), ("epoch", 1.0), ("sampler", []), ("sampler", {}), ("segments", []), ("segments", "ab"),
-        ("segments", [[8, -1]]), ("segments", [[0, 1]]), ("segments", [[8]]), ("segments", [[8, 1]] * 65), ("inside", {}),
+        ("segments", [[8, -1]]), ("segments", [[0, 1]]), ("segments", [[8]]),
+        ("segments", [[8, 1], [8, 0]]), ("segments", [[9, 0], [8, 0]]), ("segments", [[8, 1]] * 65), ("inside", {}),
         ("inside", {"R": 1, "k": 2, "micro": 2}), ("inside", {"R": 0, "k": 2, "micro": 1}), ("inside", 3),
     ],
 )  # fmt: skip
