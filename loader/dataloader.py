@@ -319,7 +319,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         options, transforms = self._options, self._options.transforms
         assert self.batch_size is not None
         last = plan.steps * options.accumulate
-        record = None if options.quarantine is None else Quarantine(options.quarantine, self._dataset.packed, self._view)
+        ledger, packed = options.quarantine, self._dataset.packed
+        record = None if ledger is None else Quarantine(ledger, packed, self._view, accumulate=options.accumulate)
         faults = FaultPolicy(options, view=plan.view, epoch=plan.epoch, record=record)
         processes = transforms.process_count(self.num_workers)
         deliver = Delivery(

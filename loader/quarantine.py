@@ -53,8 +53,8 @@ Record = Callable[[BadSample], None]
 class Quarantine:
     """Appends to one ledger; thread-safe, and to be shared by processes of one machine."""
 
-    def __init__(self, path: str | os.PathLike[str], packed: PackedSet, view: View) -> None:
-        self._path, self._packed, self._view = Path(path), packed, view
+    def __init__(self, path: str | os.PathLike[str], packed: PackedSet, view: View, *, accumulate: int = 1) -> None:
+        self._path, self._packed, self._view, self._accumulate = Path(path), packed, view, accumulate
 
     def __call__(self, bad: BadSample) -> None:
         """Append the line for `bad`; on storage at once, so that a crash right after it loses nothing."""
@@ -81,7 +81,7 @@ class Quarantine:
             "action": bad.action,
             "replaced": bad.replaced,
             "epoch": bad.epoch,
-            "step": bad.step,
+            "step": bad.step // self._accumulate,
             "error": type(bad.error).__name__,
             "reason": str(bad.error)[:_REASON_LIMIT],
         }

@@ -40,6 +40,10 @@ def replay_command(
     exclude: ExcludeFlag = None,
     weights: WeightsFlag = None,
     mix: MixFlag = None,
+    quarantine: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The run's ledger (LoaderOptions.quarantine): say what became of bad items."),
+    ] = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Draw the first {_PICTURED} items (.png or .jpg).")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, each payload's row and stamp included.")
@@ -48,6 +52,8 @@ def replay_command(
     """Show the ids and windows that a run saw at a step of the epoch its state belongs to."""
     with open_mixed_view([location, *(mix or ())], windows, where, exclude) as (packed, view):
         facts = replay_facts(view, read_json(state), step=step, ranks=ranks, rank=rank, weights=weights)
+        if quarantine is not None:
+            _add_faults(facts, quarantine)
         if png is not None:
             _draw(packed, facts, png)
     if as_json:
@@ -120,6 +126,16 @@ def replay_facts(
     }
 
 
+def _add_faults(facts: dict[str, Any], ledger: Path) -> None:  # Any: JSON
+    """Say for each slot what the run's fault policy decided about its item at this very step; the last decision last."""
+    from ..loader.quarantine import quarantine_entries
+
+    here = [facts["set_id"], facts["epoch"], facts["step"]]
+    entries = [entry for entry in quarantine_entries(ledger) if [entry["set"], entry["epoch"], entry["step"]] == here]
+    for slot in facts["slots"]:
+        slot["faults"] = [entry for entry in entries if entry["item"] == slot["id"]]
+
+
 def _batch_size_at(segments: tuple[tuple[int, int], ...], step: int) -> int:
     """Return the global batch size that `step` was, or will be, taken with."""
     end = 0
@@ -144,6 +160,9 @@ def _print(facts: dict[str, Any]) -> None:  # Any: JSON
         where = f"set {slot['set']}, " if "set" in slot else ""
         where += f"drive {plain(slot['drive'])}, frame {slot['frame']}" + (", begins anew" if slot.get("is_first") else "")
         say(f"\nslot {slot['slot']} (rank {slot['rank']}): id {slot['id']}, {where}{repeat}")
+        for fault in slot.get("faults", ()):
+            outcome = f"replaced by id {fault['replaced']}" if fault.get("replaced", -1) >= 0 else fault["action"]
+            say(f"  bad: {plain(outcome)}: {plain(fault.get('reason', ''))}")
         for name, sensors in slot["windows"].items():
             for sensor, places in sensors.items():
                 label = plain(sensor) if len(sensors) == 1 and sensor == name else f"{plain(name)}/{plain(sensor)}"

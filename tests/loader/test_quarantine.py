@@ -12,6 +12,7 @@ import pytest
 import headway
 from headway import CorruptShard, DataLoader, DecodeError, Images, LoaderOptions, Topology, UsageError, Window, read_quarantine
 from headway.loader.quarantine import quarantine_entries
+from headway.tools.main import main
 
 from .drives import JPEG, write_drives
 
@@ -98,6 +99,25 @@ def test_the_next_view_leaves_out_what_the_ledger_names(flipped_set: Path, tmp_p
     }
     assert len(frames) == 18 - len(BAD)
     assert not frames & set(read_quarantine(ledger))
+
+
+def test_replay_says_what_became_of_bad_items(flipped_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger, state, windows = tmp_path / "bad.jsonl", tmp_path / "state.json", tmp_path / "windows.json"
+    (batches,) = run(flipped_set, ledger, "mask")
+    entry = quarantine_entries(ledger)[0]
+    state.write_text(json.dumps(batches[entry["step"]]["state"]))
+    names = ("CAM_BACK", "LIDAR", "note")
+    windows.write_text(
+        json.dumps([{"kind": "window", "sensors": name, **({"name": "camera"} if name == "CAM_BACK" else {})} for name in names])
+    )
+    flags = ["--state", state, "--windows", windows, "--quarantine", ledger, "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", str(flipped_set), *map(str, flags)])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0, printed.err
+    faults = {slot["id"]: slot["faults"] for slot in json.loads(printed.out)["slots"]}
+    assert entry in faults[entry["item"]]
+    assert all(found["item"] == item for item, some in faults.items() for found in some)
 
 
 def test_a_used_up_budget_raises_with_everything_written(flipped_set: Path, tmp_path: Path) -> None:
