@@ -30,7 +30,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 4 a damaged or unfinished set, 5 I/O, 6 stalled, 8 no space, 130 interrupted.",
 )
 
-SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="Folder of a packed set.")]
+SetArgument = Annotated[str, typer.Argument(metavar="SET", help="Folder of a packed set, or its URL (s3://…).")]
 
 
 @app.command(
@@ -72,6 +72,10 @@ def show(
             showing.print_drive(packed, number, as_json=as_json)
             return
         at = showing.global_frame(packed, number, frame)
+        if png is not None:
+            from .picture import check_picture_name
+
+            check_picture_name(png)
         if export is not None:
             files = showing.export_frame(packed, at, export)
             report(f"wrote {len(files)} files into {str(export)!r}")

@@ -13,13 +13,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..formats import StoreError
+from ..formats import StoreError, UsageError
 from ._bird_view import draw_bird_view
 from ._camera_view import FAR_M, NEAR_M, draw_camera
 from ._canvas import FUTURE, INK, MUTED, PAST, Image, canvas, class_colour, depth_colours, text, text_width
 from .scene import Scene
 
-__all__ = ["overview", "write_picture"]
+__all__ = ["check_picture_name", "overview", "write_picture"]
 
 _GAP, _MARGIN, _HEADER, _FOOTER, _BIRD_MIN = 6, 18, 54, 46, 560
 
@@ -57,10 +57,11 @@ def _grid(count: int) -> tuple[int, int]:
 
 def write_picture(image: Image, path: Path) -> None:
     """Write RGB as PNG (or JPEG, by the name's ending); the file appears whole or not at all."""
-    options = [cv2.IMWRITE_JPEG_QUALITY, 88] if path.suffix.lower() in (".jpg", ".jpeg") else []
-    done, data = cv2.imencode(path.suffix or ".png", image[..., ::-1], options)
+    check_picture_name(path)
+    ending = path.suffix.lower() or ".png"
+    done, data = cv2.imencode(ending, image[..., ::-1], [] if ending == ".png" else [cv2.IMWRITE_JPEG_QUALITY, 88])
     if not done:
-        raise StoreError(f"cannot encode the picture {str(path)!r}: OpenCV does not write {path.suffix!r}; use .png or .jpg")
+        raise StoreError(f"cannot encode the picture {str(path)!r}: OpenCV refused {image.shape} pixels; please report this")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -68,6 +69,12 @@ def write_picture(image: Image, path: Path) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_picture_name(path: Path) -> None:
+    """Refuse a name whose ending is of no kind of picture written here."""
+    if path.suffix.lower() not in ("", ".png", ".jpg", ".jpeg"):
+        raise UsageError(f"cannot write a picture {str(path)!r}: its name ends in {path.suffix!r}; use .png or .jpg")
 
 
 def _shape_ratio(scene: Scene) -> float:

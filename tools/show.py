@@ -208,13 +208,29 @@ def export_frame(packed: PackedSet, frame: int, directory: Path) -> list[Path]:
     Images, points and text have the bytes of the source; tables are JSON, arrays and raw pixels .npy, video frames PNG. Own
     payloads are `<sensor>.<suffix>`, others `<sensor>@<stamp>.<suffix>`, with bytes outside [A-Za-z0-9_-] percent-escaped.
 
+    On any error what was written is removed again.
+
     Raises:
         UsageError: the directory is not empty.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"cannot export into {str(directory)!r}: it is not an empty folder; name a new one")
+    made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
+    try:
+        _export(packed, frame, directory, written)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if made:
+            directory.rmdir()
+        raise
+    return written
+
+
+def _export(packed: PackedSet, frame: int, directory: Path, written: list[Path]) -> None:
+    """Write a frame's files; each is in `written` before it is begun."""
     for sensor in packed.schema.sensors:
         if sensor.codec is None:
             continue
@@ -225,12 +241,12 @@ def export_frame(packed: PackedSet, frame: int, directory: Path) -> list[Path]:
             stem = _escape(sensor.name) + ("" if row == own else f"@{stamp}")
             suffix = "npy" if sensor.codec == "raw" and states_size(sensor) else _SUFFIX.get(sensor.codec, "bin")
             path = directory / f"{stem}.{suffix}"
-            _write(path, sensor, timeline, row)
             written.append(path)
+            _write(path, sensor, timeline, row)
     path = directory / "frame.json"
+    written.append(path)
     with open(path, "x", encoding="utf-8") as file:
         file.write(json.dumps(frame_facts(packed, frame), indent=1) + "\n")
-    return [*written, path]
 
 
 def _write(path: Path, sensor: Sensor, timeline: Timeline, row: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from headway.formats import CorruptShard
 from headway.formats.packed_set import open_set
 from headway.tools.show import export_frame
 
@@ -78,6 +80,22 @@ def test_export_returns_what_it_wrote(tiny_set: Path, tmp_path: Path) -> None:
     assert sorted(written) == sorted((tmp_path / "frame").iterdir())
 
 
+def test_an_export_of_a_damaged_frame_leaves_nothing(tiny_set: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(tiny_set, tmp_path / "set"))
+    with open_set(damaged) as packed:
+        rows = packed.filed("boxes", 0)  # the last sensor but one: much of the frame is written by then
+        refs = packed.timeline("boxes").refs(np.array([rows[0]]))
+        name = packed.manifest.shards[int(refs.shard[0])].data_name
+    with open(damaged / name, "r+b") as file:
+        file.seek(int(refs.offset[0]))
+        byte = file.read(1)[0]
+        file.seek(int(refs.offset[0]))
+        file.write(bytes([byte ^ 1]))
+    with open_set(damaged) as packed, pytest.raises(CorruptShard):
+        export_frame(packed, 0, tmp_path / "frame")
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
 def test_the_picture_of_a_frame_is_written(run: Runner, tiny_set: Path, tmp_path: Path) -> None:
     done = run("headway", "show", tiny_set, "synthetic-0000", 1, "--png", tmp_path / "out.png")
     assert done.code == 0
@@ -95,6 +113,7 @@ def test_the_picture_of_a_frame_is_written(run: Runner, tiny_set: Path, tmp_path
         (["SET", "nowhere"], 2, "nowhere"),
         (["SET", "synthetic-0000", "99"], 2, "0 to 4"),
         (["SET", "--png", "x.png"], 2, "DRIVE FRAME"),
+        (["SET", "synthetic-0000", "0", "--png", "x.txt"], 2, "use .png or .jpg"),
         (["SET", "bad\u202e\x1bname"], 2, "\\u202e"),
         ([], 2, "SET"),
     ],
