@@ -89,7 +89,7 @@ class Mixture:
             )
         items = self.epoch_items or view.items
         if (epoch + 1) * items >= 2**62:
-            raise UsageError(f"cannot mix sets in epoch {epoch} of {items} items: expected fewer than 2⁶² items in all epochs so far")
+            raise UsageError(f"cannot mix sets in epoch {epoch} of {items} items: expected fewer than 2⁶² items up to its end")
         deal = Deal(self.shares)
         each_epoch = deal.counts(items)
         first_items = np.cumsum([0, *(part.items for part in view.sets)])

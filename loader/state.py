@@ -145,8 +145,8 @@ class State:
         plan = self.plan(view, sampler)  # refuses segments that do not fit
         if self.segments[-1][1] and plan.first_step == plan.steps:
             raise StateError(
-                f"cannot resume from a state of epoch {self.epoch}: its segments {[list(pair) for pair in self.segments]!r} end the "
-                f"epoch's {plan.steps} steps, and after the last one a state says epoch {self.epoch + 1}; the state was edited"
+                f"cannot resume from a state of epoch {self.epoch}: its segments {self.segments!r} end the epoch's "
+                f"{plan.steps} steps, and after the last one a state says epoch {self.epoch + 1}; the state was edited"
             )
         return self
 
