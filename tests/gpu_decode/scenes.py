@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -39,7 +41,7 @@ def scene(seed: int = 0, *, samples: int = 2, epoch: int = 0) -> Batch:
     quaternion /= np.linalg.norm(quaternion, axis=-1, keepdims=True)
     path = _poses(rng, samples, 3, spread=20)
     velocity = rng.normal(size=(samples, 1, rows, 3))
-    entry = {
+    entry: dict[str, dict[str, Any]] = {  # Any: arrays, lists and text, as a batch holds them
         "camera": {
             "image": rng.integers(0, 256, (samples, length, cameras, 3, *SIZE)).astype(np.uint8),
             "intrinsics": intrinsics,

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from headway.formats import UsageError
+from headway.formats.image_header import image_size
 from headway.formats.integrity import payload_hash
 from headway.gpu_decode import ResizeCropFlip, choose_decoder
 from headway.gpu_decode.choose import Capability, capabilities
@@ -52,7 +53,7 @@ def drawn(data: list[bytes], look: Images, policy: Any = ROTATED) -> ImageJobs:
     work = jobs(data, look)
     assert look.size is not None
     fitted = np.concatenate([work.affine, np.tile([[[0.0, 0, 1]]], (len(data), 1, 1))], 1)
-    source = np.array([cv2.imdecode(np.frombuffer(each, np.uint8), cv2.IMREAD_GRAYSCALE).shape[::-1] for each in data])
+    source = np.array([image_size(each, "jpeg") for each in data])
     keys = key(5, 0, np.arange(len(data)), 0, "look")
     work.affine = np.ascontiguousarray(policy.affines(fitted, source=source, target=look.size, keys=keys)[:, :2])
     return work

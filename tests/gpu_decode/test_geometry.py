@@ -51,7 +51,8 @@ def corners(boxes: dict[str, Any]) -> torch.Tensor:
     w, v = boxes["rotation"][..., None, :1], boxes["rotation"][..., None, 1:]
     local = signs * boxes["size"][..., None, :]
     turned = local + 2 * torch.cross(v.expand_as(local), torch.cross(v.expand_as(local), local, dim=-1) + w * local, dim=-1)
-    return boxes["centre"][..., None, :] + turned
+    moved: torch.Tensor = boxes["centre"][..., None, :] + turned
+    return moved
 
 
 @given(ops=compositions, seed=seeds, frame=st.sampled_from(("ego", "LIDAR_TOP")))
