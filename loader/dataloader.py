@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from ..formats import StateError, UsageError
 from .batch import Batch
 from .buffers import BufferPool
-from .cores import decode_threads
+from .cores import Claim, decode_threads
 from .dataset import Dataset
 from .decode import Decoder
 from .delivery import Delivery
@@ -330,6 +330,9 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             seed=plan.seed,
             pin=self._pin,
         )
+        waits = 2 if self._decoder.whole_step and not processes else 1
+        # Threads that were asked for by number are not shared.
+        claim = Claim(self.num_workers, at_least=waits) if self._chooses_threads and self.num_workers else None
         if processes:
             feeding = Feeding(
                 dataset=self._dataset,
@@ -338,11 +341,11 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
                 options=options,
                 batch_size=self.batch_size,
                 rank=self.topology.rank,
-                threads=self.num_workers,
+                threads=self.num_workers if claim is None else claim.allowed(),
                 first=first,
                 last=last,
             )
-            return FeederEngine(feeding, processes, self._pool, faults, deliver)
+            return FeederEngine(feeding, processes, self._pool, faults, deliver, claim)
         recipe = StepRecipe(
             plan,
             self._assembler,
@@ -355,7 +358,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         if self.num_workers:
             self._decoder.start(self.num_workers)
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
-        threads = max(2, self.num_workers) if self.num_workers and self._decoder.whole_step else self.num_workers
+        threads = max(waits, self.num_workers) if self.num_workers else 0
         return Engine(
             recipe,
             self._pool,
@@ -364,6 +367,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             threads=threads,
             prefetch=options.prefetch,
             stall_s=options.stall_s,
+            claim=claim,
         )
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..formats import StalledError, UsageError, WorkerDied
 from .buffers import SMALL_BYTES, BufferPool, block_bytes
+from .cores import Claim
 from .draft import Task
 
 __all__ = ["Begun", "Engine", "Recipe"]
@@ -97,11 +98,12 @@ class Engine(Generic[B]):
         threads: int,
         prefetch: int,
         stall_s: float,
+        claim: Claim | None = None,
     ) -> None:
         self._recipe, self._pool = recipe, pool
         self._next, self._last = first, last
         self._prefetch, self._stall_s = prefetch, stall_s
-        self._threads_wanted = threads
+        self._threads_wanted, self._claim = threads, claim
         # An RLock: the consumer's iterator may be finalised, and close us, in a thread that holds it.
         self._changed = threading.Condition(threading.RLock())
         self._steps: deque[_Step[B]] = deque()
@@ -124,7 +126,7 @@ class Engine(Generic[B]):
         """Start the threads."""
         _live.add(self)
         for number in range(self._threads_wanted):
-            thread = threading.Thread(target=self._work, name=f"headway-decode-{number}", daemon=True)
+            thread = threading.Thread(target=self._work, args=(number,), name=f"headway-decode-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -169,6 +171,8 @@ class Engine(Generic[B]):
             self._closed = True
             self._steps.clear()
             self._changed.notify_all()
+        if self._claim is not None:
+            self._claim.end()
         if wait:
             for thread in self._threads:
                 if thread is not threading.current_thread():
@@ -224,11 +228,11 @@ class Engine(Generic[B]):
             step.error = error
         return step
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         me = threading.get_ident()
         while True:
             with self._changed:
-                while (picked := self._pick()) is None:
+                while (picked := self._pick(number)) is None:
                     if self._closed:
                         return
                     self._changed.wait()
@@ -248,9 +252,9 @@ class Engine(Generic[B]):
             # A thread that waits must not keep a batch alive: its memory would not come back.
             del step, task, picked
 
-    def _pick(self) -> tuple[_Step[B], Task | None] | None:
-        """Return a task of the earliest step that has one, else a step to plan; the caller holds the lock."""
-        if self._closed:
+    def _pick(self, number: int) -> tuple[_Step[B], Task | None] | None:
+        """Return a task of the earliest step that has one, else a step to plan, for a thread; the caller holds the lock."""
+        if self._closed or (self._claim is not None and number >= self._claim.allowed()):
             return None
         for step in self._steps:
             if step.tasks:

@@ -31,6 +31,7 @@ from ..formats import UsageError, WorkerDied
 from .arena import HEADER_BYTES, create_arena
 from .batch import Batch
 from .buffers import BufferPool
+from .cores import Claim
 from .delivery import Delivery
 from .draft import Task
 from .engine import Engine
@@ -50,7 +51,15 @@ _STACKS_S: Final = 1.0
 class FeederEngine(Engine[Batch]):
     """An engine whose batches come from processes; one thread here receives them and finishes them."""
 
-    def __init__(self, feeding: Feeding, processes: int, pool: BufferPool, faults: FaultPolicy, deliver: Delivery) -> None:
+    def __init__(
+        self,
+        feeding: Feeding,
+        processes: int,
+        pool: BufferPool,
+        faults: FaultPolicy,
+        deliver: Delivery,
+        claim: Claim | None = None,
+    ) -> None:
         self._feeder = _Feeder(feeding, processes)
         super().__init__(
             _Received(self._feeder, faults, deliver),
@@ -60,6 +69,7 @@ class FeederEngine(Engine[Batch]):
             threads=1,
             prefetch=feeding.options.prefetch,
             stall_s=feeding.options.stall_s,
+            claim=claim,
         )
 
     def start(self) -> None:
