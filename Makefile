@@ -18,7 +18,7 @@ help:
 	@echo "make test    install, run the core tests (under 10 minutes on 2 cores)"
 	@echo "make lint    ruff;  make types   mypy --strict"
 	@echo "make frameworks  install training frameworks beside it, run each on two ranks (about 15 minutes)"
-	@echo "make test-decoders  install DALI and nvImageCodec beside it (600 MB), test them without a GPU (about 2 minutes)"
+	@echo "make test-decoders  install DALI, nvImageCodec and Triton beside it (900 MB), test them without a GPU"
 	@echo "make ci      everything a change must pass (under 60 minutes)"
 	@echo "make full    the reliability figures at full size, before a release"
 	@echo "make clean   remove .venv, build and demo"
@@ -66,14 +66,15 @@ $(DECODERS)/.installed: | $(STAMP)
 	@echo "== installing into $(DECODERS) (first time: a minute or two)"
 	@rm -rf $(DECODERS) && $(PYTHON) -m venv $(DECODERS)
 	@$(DECODERS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt \
-		'nvidia-dali-cuda120>=2.0' 'nvidia-nvimgcodec-cu12>=0.9'
+		'nvidia-dali-cuda120>=2.0' 'nvidia-nvimgcodec-cu12>=0.9' 'triton>=3.0'
 	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 		> "$$($(DECODERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/development.pth"
 	@touch $@
 
 test-decoders: $(DECODERS)/.installed
 	@echo "== DALI and nvImageCodec without a GPU"
-	@$(DECODERS)/bin/python -m pytest -q -m "not gpu" tests/gpu_decode/test_decoders.py tests/gpu_decode/test_real_images.py
+	@$(DECODERS)/bin/python -m pytest -q -m "not gpu" tests/gpu_decode/test_decoders.py \
+		tests/gpu_decode/test_real_images.py tests/gpu_decode/test_fused.py
 
 pure: $(STAMP)
 	@echo "== the loader without the native core"
