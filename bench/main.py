@@ -171,13 +171,18 @@ def _plan(
 ) -> None:
     import json
 
+    from .machine import NoiseMeter
     from .plan import measure
     from .plan import report as plan_report
+    from .result import Result
 
     if batch_size % ranks:
         raise UsageError(f"--batch-size {batch_size} does not divide over --ranks {ranks}; give a multiple")
-    found = measure(items=items, batch_size=batch_size, ranks=ranks)
-    say(json.dumps(found) if as_json else plan_report(found))
+    started = time.monotonic()
+    with NoiseMeter() as meter:
+        found = measure(items=items, batch_size=batch_size, ranks=ranks)
+    about = Result(bench="plan", rows=[], wall_s=time.monotonic() - started, noise=meter.noise).to_json()
+    say(json.dumps({**about, **found}) if as_json else plan_report(found))
 
 
 @app.command(

@@ -38,6 +38,9 @@ def measure(
     seed: int = 0,
 ) -> Numbers:
     """Return all figures. `items`, `batch_size`, `ranks` size the cost part; `frames`, `drive_frames` the quality part."""
+    # First, for its megabytes: until a process has freed a large array once, as any loader soon has, glibc gives the heap's top
+    # back to the system after each step, and the page faults add half to a step's time.
+    table = quality_table(frames=frames, drive_frames=drive_frames, frame_bytes=frame_bytes, seed=seed)
     drives = np.array([0, items])
     view = ViewInfo(view_id="bench", items=items, drive_starts=drives)
     sampler = Shuffled(block_items=11)  # the last block is short, so that nothing is skipped
@@ -57,7 +60,7 @@ def measure(
         "seek_ratio": late / early,
         "seek_early_us": early * 1e6,
         "seek_late_us": late * 1e6,
-        "quality": quality_table(frames=frames, drive_frames=drive_frames, frame_bytes=frame_bytes, seed=seed),
+        "quality": table,
     }
 
 

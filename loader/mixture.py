@@ -85,7 +85,8 @@ class Mixture:
         if len(view.sets) != len(self.weights) or any(part.items < 1 for part in view.sets):
             raise UsageError(
                 f"cannot mix view {view.view_id!r} with {len(self.weights)} weights: it is made of sets of "
-                f"{[part.items for part in view.sets]} items, expected as many sets as weights, none of them empty"
+                f"{[part.items for part in view.sets]} items, expected as many sets as weights, none of them empty; "
+                "make the dataset with headway.mix"
             )
         items = self.epoch_items or view.items
         if (epoch + 1) * items >= 2**62:
