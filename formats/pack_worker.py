@@ -22,7 +22,7 @@ from .integrity import HashedWriter
 from .manifest import AttachedFile
 from .pack_options import PackOptions
 from .schema import Sensor
-from .shard import DriveShare, FinishedShard, PartRows, ShardBuilder, SourceFacts
+from .shard import HOLD_BYTES, DriveShare, FinishedShard, PartRows, ShardBuilder, SourceFacts
 from .shard_plan import Piece
 from .source import DriveListing, Source, SourceDrive, SourceTimeline
 
@@ -40,6 +40,8 @@ class ShardTask:
     number: int
     """Position of the shard in the plan."""
     pieces: tuple[Piece, ...]
+    hold_bytes: int = HOLD_BYTES
+    """Payload bytes to keep in memory; the rest waits in a file."""
     portion: Source | None = None
     """What this shard needs of the source, where the source can be cut (`portion(drives)`); None: opened anew from `source`."""
 
@@ -186,6 +188,7 @@ class _Packing:
                 schema=self.schema,
                 kind=self.options.format,
                 facts=SourceFacts(source=self.source.kind, licence=self.source.licence),
+                hold_bytes=self.task.hold_bytes,
             )
         return self.builder
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Final, cast
 
 from .adapters import SourceSpec, open_source
 from .cores import usable_cores
@@ -26,12 +26,16 @@ from .publish import StagingPlace, staged
 from .receipts import task_fingerprint
 from .schema import Schema
 from .set_id import set_id
+from .shard import HOLD_BYTES
 from .shard_plan import Piece, plan_shards
 from .source import DriveListing, Ignored, Source
 from .split import SplitGap, set_tracks, split_gaps
 from .system_error import as_typed
 
 __all__ = ["PackReport", "pack"]
+
+# All workers' payloads together: with what Python and its libraries take, two workers stay below 1 GiB.
+_HOLD_TOGETHER: Final = 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +125,13 @@ def _pack_shards(
     """Return the results of all planned shards in order, and how many of them an earlier run had finished."""
     done: dict[int, PackedShards] = {}
     todo, fingerprints = [], []
+    workers = options.workers or usable_cores()
+    hold_bytes = HOLD_BYTES if options.engine == "ray" else min(HOLD_BYTES, _HOLD_TOGETHER // workers)
     bytes_of = {listing.name: listing.source_bytes for listing in listings}
     for number, pieces in enumerate(plan_shards(listings, options.shard_bytes)):
-        task = ShardTask(source=source, options=options, staging=str(staging.path), number=number, pieces=pieces)
+        task = ShardTask(
+            source=source, options=options, staging=str(staging.path), number=number, pieces=pieces, hold_bytes=hold_bytes
+        )
         fingerprints.append(task_fingerprint(task, listings))
         found = staging.find(number, fingerprints[-1]) if options.resume else None
         if found is None:
@@ -137,7 +145,7 @@ def _pack_shards(
         sizes = [_source_bytes(task.pieces, bytes_of) for task in todo]
         results = run_on_ray(todo, options.workers, advance, sizes)
     else:
-        results = run_tasks(todo, options.workers or usable_cores(), advance, opened)
+        results = run_tasks(todo, workers, advance, opened)
     with closing(results):  # an error in `keep` stops the workers before the staging directory goes
         for number, result in results:
             staging.keep(number, fingerprints[number], result, schema)

@@ -11,20 +11,23 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ._kept_payloads import Bytes, KeptPayloads
 from .integrity import HashedWriter, payload_hash
 from .manifest import FORMAT_VERSION, AttachedFile, FileEntry, Part, Shard, attached_to_json
 from .schema import Schema, canonical_json
-from .shard_arrow import Bytes, SensorBlock, ShardContent, write_arrow
+from .shard_arrow import SensorBlock, ShardContent, write_arrow
 from .shard_tar import INDEX_MEMBER, TarWriter, member_name
 
-__all__ = ["DriveShare", "FinishedShard", "PartRows", "ShardBuilder", "ShardKind", "SourceFacts"]
+__all__ = ["HOLD_BYTES", "DriveShare", "FinishedShard", "PartRows", "ShardBuilder", "ShardKind", "SourceFacts"]
 
 ShardKind = Literal["arrow", "tar"]
+HOLD_BYTES: Final = 256 << 20
+"""Payload bytes an arrow shard being built keeps in memory; the rest waits in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,9 @@ class ShardBuilder:
     Call `begin`, then `add` for every payload in frame order, then `end`, for each part; then `finish`, or `discard`.
     """
 
-    def __init__(self, directory: Path, stem: str, *, schema: Schema, kind: ShardKind, facts: SourceFacts) -> None:
+    def __init__(
+        self, directory: Path, stem: str, *, schema: Schema, kind: ShardKind, facts: SourceFacts, hold_bytes: int = HOLD_BYTES
+    ) -> None:
         self.directory = directory
         self.stem = stem
         self.schema = schema
@@ -89,7 +94,7 @@ class ShardBuilder:
         """Payloads left out; whoever leaves one out counts it here."""
         self._facts = facts
         count = len(schema.sensors)
-        self._data: list[list[Bytes]] = [[] for _ in range(count)]
+        self._kept = KeptPayloads(directory, count, hold_bytes=hold_bytes)
         self._hashes = [array("Q") for _ in range(count)]
         self._lengths = [array("q") for _ in range(count)]
         self._offsets = [array("q") for _ in range(count)]
@@ -120,7 +125,7 @@ class ShardBuilder:
         self._lengths[sensor].append(len(data))
         self.payload_bytes += len(data)
         if self._tar is None:
-            self._data[sensor].append(data)
+            self._kept.add(sensor, data)
         else:
             name = member_name(self._drive.name, frame, self.schema.sensors[sensor], stamp_ns, own=own)
             self._offsets[sensor].append(self._tar.add(name, data))
@@ -148,6 +153,7 @@ class ShardBuilder:
     def finish(self) -> FinishedShard:
         """Write, sync and name the shard's files."""
         content = self._content()
+        self._kept.close()
         index: FileEntry | None = None
         made: list[Path] = [self._out.path]
         try:
@@ -181,7 +187,7 @@ class ShardBuilder:
             if index is not None:
                 os.replace(index_path, self.directory / shard.index_name)
         except BaseException:
-            self._out.discard()
+            self.discard()
             for path in made:
                 path.unlink(missing_ok=True)
             raise
@@ -194,6 +200,7 @@ class ShardBuilder:
 
     def discard(self) -> None:
         """Remove what was written."""
+        self._kept.close()
         self._out.discard()
 
     def _content(self) -> ShardContent:
@@ -214,7 +221,7 @@ class ShardBuilder:
                     hashes=np.array(self._hashes[at], np.uint64),
                     lengths=np.array(self._lengths[at], np.int64),
                     offsets=np.array(self._offsets[at], np.int64) if self.kind == "tar" else None,
-                    payloads=self._data[at] if self.kind == "arrow" else None,
+                    payloads=self._kept.of(at) if self.kind == "arrow" else None,
                 )
             )
         return ShardContent(

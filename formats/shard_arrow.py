@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ._kept_payloads import Bytes
 from .errors import CorruptShard
 from .integrity import ChunkedFile, HashedWriter
 from .schema import Column, Schema, Sensor
@@ -50,7 +51,6 @@ _ARROW_TYPES: Final[Mapping[str, Any]] = {  # Any: pyarrow is untyped
     "float32": pa.float32(),
     "float64": pa.float64(),
 }
-Bytes = bytes | bytearray | memoryview
 _MAGIC: Final = b"ARROW1"
 _MAP_NORESERVE: Final = 0x4000  # Linux; elsewhere the flag is not needed
 SHARD_KEY: Final = b"headway.shard"

@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from headway.formats import PackOptions
+from headway.formats.adapters import open_source
+from headway.formats.pack_worker import ShardTask, pack_shard
+from headway.formats.shard_plan import Piece
+from tests.formats.ramp import ramp_spec
+from tests.formats.test_packer import tree
+
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -55,6 +62,26 @@ def _pack(tmp_path: Path, drives: int, frames: int, *, workers: int, shard_bytes
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, check=True)
     count, size, most = json.loads(done.stdout)
     return count, size, most
+
+
+@pytest.mark.parametrize("hold_bytes", [0, 1, 5_000])
+def test_what_waits_in_a_file_is_written_alike(hold_bytes: int, tmp_path: Path) -> None:
+    pieces = tuple(Piece(drive=f"drive-{at}", index=0, of=1) for at in range(3))
+    shards = []
+    for hold in (1 << 20, hold_bytes):
+        (tmp_path / str(hold)).mkdir()
+        task = ShardTask(
+            source=ramp_spec(),
+            options=PackOptions(workers=1),
+            staging=str(tmp_path / str(hold)),
+            number=0,
+            pieces=pieces,
+            hold_bytes=hold,
+            portion=open_source(ramp_spec()),
+        )
+        shards.append(pack_shard(task, lambda amount: None))
+    assert shards[0] == shards[1]
+    assert tree(tmp_path / str(1 << 20)) == tree(tmp_path / str(hold_bytes))
 
 
 @pytest.mark.slow
