@@ -21,7 +21,7 @@ from headway.loader.weights import WeightTable
 Items = NDArray[np.int64]
 
 
-WEIGHTS = [(1, 1), (3, 1), (2, 1), (1, 31), (2, 1, 1), (5, 2, 1), (8, 4, 3, 1)]
+WEIGHTS: list[tuple[float, ...]] = [(1, 1), (3, 1), (2, 1), (1, 31), (2, 1, 1), (5, 2, 1), (8, 4, 3, 1)]
 """Of mixtures. Most repeat after a few items: a table of 65,536 takes longer to make than a law takes to check."""
 
 
@@ -78,10 +78,10 @@ def orders(draw: st.DrawFn) -> tuple[ViewInfo, Sampler]:
         weights = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 9, view.items)
         weights[0] += 1
         return view, Weighted(table=WeightTable.of(weights), epoch_items=epoch_items, drop_last=drop)
-    weights = draw(st.sampled_from(WEIGHTS))
-    sets = [view, *draw(st.lists(views(most=50), min_size=len(weights) - 1, max_size=len(weights) - 1))]
+    parts = draw(st.sampled_from(WEIGHTS))
+    sets = [view, *draw(st.lists(views(most=50), min_size=len(parts) - 1, max_size=len(parts) - 1))]
     mixture = Mixture(
-        weights=weights,
+        weights=parts,
         virtual_slots=draw(st.integers(1, 20)),
         span_blocks=draw(st.integers(1, 5)),
         epoch_items=epoch_items,

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import headway
-from headway import DataLoader, LoaderOptions, Topology, Window
+from headway import DataLoader, LoaderOptions, Topology, Weighted, WeightTable, Window
 from tests.loader.drives import write_drives
 
 SPLITS = [(1, 1, 6), (2, 1, 3), (3, 1, 2), (1, 2, 3), (2, 3, 1), (6, 1, 1), (1, 6, 1)]
@@ -76,6 +76,36 @@ def test_an_epoch_covers_each_item_once_on_any_split(dataset: headway.Dataset) -
             item for loader in loaders(dataset, split, 1, 2) for batch in loader for item in batch["id"][batch["valid"]].tolist()
         ]
         assert sorted(items) == list(range(len(dataset)))
+
+
+def test_epochs_smaller_than_a_batch_and_evaluation_over_odd_ranks(dataset: headway.Dataset) -> None:
+    location = str(dataset.packed.location)
+    alone = headway.open(location, windows=[Window("ego")], where=[3])
+    for size in (1, 4):
+        (batch,) = DataLoader(alone, size, True, num_workers=0)
+        assert batch["id"][batch["valid"]].tolist() == [0]
+    (batch,) = DataLoader(dataset, 64, True, num_workers=0)
+    assert sorted(batch["id"][batch["valid"]].tolist()) == list(range(len(dataset)))
+    assert len(DataLoader(dataset, 64, True, drop_last=True, num_workers=0)) == 0
+    seen = []
+    for rank in range(7):
+        topology = Topology(rank=rank, size=7)
+        for batch in DataLoader(dataset, 1, sampler=headway.Evaluation(), topology=topology, num_workers=0):
+            seen += batch["id"][batch["valid"]].tolist()
+    assert sorted(seen) == list(range(len(dataset)))
+
+
+def test_weights_that_change_between_epochs_resume_with_their_journal_only(dataset: headway.Dataset) -> None:
+    early, late = (WeightTable.of(order) for order in (range(len(dataset)), range(len(dataset), 0, -1)))
+    changing = Weighted(table=early, changes=((1, late),))
+    loader = DataLoader(dataset, 5, sampler=changing, num_workers=0)
+    _, second = list(loader), list(loader)
+    assert second[0]["state"]["sampler"]["weights"] == late.digest
+    resumed = DataLoader(dataset, 5, sampler=changing, num_workers=0)
+    resumed.load_state_dict(second[0]["state"])
+    assert [batch["id"].tolist() for batch in resumed] == [batch["id"].tolist() for batch in second[1:]]
+    with pytest.raises(headway.StateError, match=r"sampler\.weights"):
+        DataLoader(dataset, 5, sampler=Weighted(table=early), num_workers=0).load_state_dict(second[0]["state"])
 
 
 def test_tar_and_arrow_sets_give_equal_batches_and_states(tmp_path: Path) -> None:

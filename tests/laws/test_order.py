@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from headway.loader.plan import Plan, ViewInfo
 from headway.loader.sampler import Sampler
+from headway.loader.shuffled import Shuffled
 from headway.loader.state import State
+from headway.loader.sticky import SlotSticky
 
-from .plans import Items, Topology, once_samplers, orders, received, topologies, views
+from .plans import Items, Topology, once_samplers, orders, received, topologies, view_of, views
 
 
 def walk(view: ViewInfo, sampler: Sampler, sizes: list[int], cuts: list[float]) -> tuple[list[Items], Plan]:
@@ -42,6 +44,18 @@ def test_each_item_comes_exactly_once_whatever_the_batch_sizes(
     batches, _ = walk(view, sampler, sizes, cuts)
     items = np.concatenate(batches)
     assert sorted(items[items >= 0].tolist()) == list(range(view.items))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", [Shuffled(block_items=3, span_blocks=2), Shuffled(drop_last=True), SlotSticky(chunk_items=2)])
+def test_every_small_epoch_is_covered(sampler: Sampler) -> None:
+    for items in range(1, 9):
+        for size in range(1, 11):
+            plan = Plan(view_of(items, drive=3), sampler, seed=1, epoch=1, segments=[(size, 0)])
+            found = plan.look_ahead(0, plan.steps).items
+            there = found[found >= 0].tolist()
+            assert len(there) == len(set(there)) == (items // size * size if sampler.drop_last else items)
+            assert plan.steps == (items // size if sampler.drop_last else -(-items // size))
 
 
 @pytest.mark.slow
