@@ -63,14 +63,7 @@ class Batch(dict[str, Any]):  # Any: tensors, lists of text and dicts of them, a
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        sizes: list[int] = []
-
-        def count(tensor: torch.Tensor) -> torch.Tensor:
-            sizes.append(tensor.nbytes)
-            return tensor
-
-        _map(dict(self), count)
-        return sum(sizes)
+        return _nbytes(self)
 
 
 def to_tensors(value: Any, bfloat16: frozenset[str] = frozenset(), key: str = "") -> Any:  # Any: nested, see Batch
@@ -78,19 +71,28 @@ def to_tensors(value: Any, bfloat16: frozenset[str] = frozenset(), key: str = ""
 
     Keys (dotted) in `bfloat16` hold the bits of bfloat16 numbers as uint16.
     """
-    if isinstance(value, dict):
-        return {name: to_tensors(item, bfloat16, f"{key}.{name}" if key else name) for name, item in value.items()}
     if isinstance(value, np.ndarray):
         return _tensor(value, is_bfloat16=key in bfloat16)
+    if isinstance(value, dict):
+        if not bfloat16:  # no key is asked for
+            return {name: to_tensors(item) for name, item in value.items()}
+        return {name: to_tensors(item, bfloat16, f"{key}.{name}" if key else name) for name, item in value.items()}
     return value
 
 
 def _tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:  # Any: dtypes by schema
-    if not array.flags.writeable or not array.flags.c_contiguous:
+    flags = array.flags
+    if not flags.writeable or not flags.c_contiguous:
         array = array.copy()  # a broadcast or mapped array: torch has no read-only tensors
     if is_bfloat16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def _nbytes(value: Any) -> int:  # Any: nested, see Batch
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    return sum(map(_nbytes, value.values())) if isinstance(value, dict) else 0
 
 
 def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # Any: nested, see Batch

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -132,7 +133,7 @@ class BufferPool:
         return [self._make(next(fresh)) if block is _NONE else block for block in found]
 
     def _lend(self, block: mmap.mmap) -> NDArray[np.uint8]:
-        owner = (ctypes.c_uint8 * len(block)).from_buffer(block)
+        owner = _bytes_type(len(block)).from_buffer(block)
         weakref.finalize(owner, self._returned.append, block).atexit = False
         view: NDArray[np.uint8] = np.frombuffer(memoryview(owner), np.uint8)
         return view
@@ -149,6 +150,12 @@ class BufferPool:
 def _private_block(size: int) -> mmap.mmap:
     # Private, not shared (mmap's default): a forked child must not write into its parent's batches.
     return mmap.mmap(-1, size, flags=_PRIVATE)
+
+
+@lru_cache(maxsize=1024)
+def _bytes_type(size: int) -> Any:  # Any: ctypes' array types have no common name
+    """Return the ctypes type of `size` bytes; ctypes itself forgets it with its last instance, and making one takes 20 µs."""
+    return ctypes.c_uint8 * size
 
 
 def block_bytes(size: int) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 
@@ -404,7 +405,7 @@ class _PackedIterator:
         position = self._start.after(self.plan, step=step, micro=micro, ranks=loader.topology.size, accumulation=self._accumulate)
         batch["state"] = position.to_json()
         loader._position = position
-        loader._stats.delivered(int(batch["valid"].sum()), batch.nbytes)
+        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes)
         if self._number == len(self):
             self._end()  # the threads go with the last batch: a loop that stops by count ends them, too
         return batch

@@ -105,7 +105,10 @@ class Engine(Generic[B]):
         self._prefetch, self._stall_s = prefetch, stall_s
         self._threads_wanted, self._claim = threads, claim
         # An RLock: the consumer's iterator may be finalised, and close us, in a thread that holds it.
-        self._changed = threading.Condition(threading.RLock())
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # the consumer waits here
+        # The threads wait here. All are woken, as any but one may be beyond what this loader may use; a batch done wakes none.
+        self._has_work = threading.Condition(lock)
         self._steps: deque[_Step[B]] = deque()
         self._planning = False
         self._waiting = False
@@ -171,6 +174,7 @@ class Engine(Generic[B]):
             self._closed = True
             self._steps.clear()
             self._changed.notify_all()
+            self._has_work.notify_all()
         if self._claim is not None:
             self._claim.end()
         if wait:
@@ -186,7 +190,7 @@ class Engine(Generic[B]):
         idle_s, progress, warned = 0.0, self._progress, False
         with self._changed:
             self._waiting = True
-            self._changed.notify_all()
+            self._has_work.notify_all()
             try:
                 while not (self._steps and self._steps[0].done):
                     self._changed.wait(slice_s)
@@ -208,7 +212,7 @@ class Engine(Generic[B]):
             finally:
                 self._waiting = False
             step = self._steps.popleft()
-            self._changed.notify_all()
+            self._has_work.notify_all()
         return step
 
     def _in_caller(self) -> _Step[B]:
@@ -235,7 +239,7 @@ class Engine(Generic[B]):
                 while (picked := self._pick(number)) is None:
                     if self._closed:
                         return
-                    self._changed.wait()
+                    self._has_work.wait()
             step, task = picked
             try:
                 if task is None:
@@ -271,25 +275,37 @@ class Engine(Generic[B]):
     def _begin(self, step: _Step[B]) -> None:
         try:
             step.begun = self._recipe.begin(step.number)
+            # Memory is given out in the order of the plan: a later batch that took the last of it would wait for this one.
+            memory = self._memory(step)
         finally:
-            self._planning = False
-        self._submit(step)
+            with self._changed:
+                self._planning = False
+                self._has_work.notify_all()
+        self._submit(step, memory)
 
-    def _submit(self, step: _Step[B]) -> None:
+    def _memory(self, step: _Step[B]) -> list[NDArray[np.uint8]]:
         begun = step.begun
         assert begun is not None
         self._check_budget(begun)
         step.waits_for_memory = begun.what
         memory = self._lease(begun, timeout_s=None)
         step.waits_for_memory = ""
+        return memory
+
+    def _submit(self, step: _Step[B], memory: list[NDArray[np.uint8]]) -> None:
         if self._closed:
             return
-        tasks = begun.tasks(memory)
-        del memory
+        assert step.begun is not None
+        tasks = step.begun.tasks(memory)
+        memory.clear()  # from here on only the batch itself keeps it
+        slow = [task for task in tasks if not task.is_quick]
         with self._changed:
-            step.left = len(tasks) + 1  # + 1: this call, so that a step without tasks is finished, too
-            step.tasks.extend(tasks)
-            self._changed.notify_all()
+            step.left = len(slow) + 1  # + 1: this call, so that a step without tasks is finished, too
+            step.tasks.extend(slow)
+            self._has_work.notify_all()
+        for task in tasks:
+            if task.is_quick:
+                task.run()
         self._task_done(step)
 
     def _task_done(self, step: _Step[B]) -> None:
@@ -302,7 +318,7 @@ class Engine(Generic[B]):
             assert step.begun is not None
             batch = step.begun.finish()
             if batch is None:
-                self._submit(step)
+                self._submit(step, self._memory(step))
                 return
         except BaseException as error:  # whatever it is, the consumer gets it
             self._fail(step, error)
@@ -325,6 +341,8 @@ class Engine(Generic[B]):
     def _lease(self, begun: Begun[B], *, timeout_s: float | None) -> list[NDArray[np.uint8]]:
         """Return memory of the step's sizes: big pieces from the pool, all at once, small ones from malloc."""
         big = [size for size in begun.sizes if size > SMALL_BYTES]
+        if not big:
+            return [np.empty(size, np.uint8) for size in begun.sizes]
         leased = self._pool.lease(big, what=begun.what, timeout_s=timeout_s, cancelled=lambda: self._closed)
         if len(leased) < len(big):
             return []
