@@ -16,7 +16,7 @@ batch["boxes"]         one entry per table: each field [B, T, M, …], zero-padd
 batch["ego"]           one entry per timeline of columns: each column [B, T, …], poses as [B, T, 4, 4]
 batch["trajectory"]    "pose" [B, T, 4, 4], "position" [B, T, 3], "yaw", "stamp", "mask" [B, T]
 batch["id"], ["replaced"], ["slot"]   int64 [B]: planned item (−1 padding), item delivered instead (−1 none), global slot
-batch["occurrence"], ["epoch"]        int64 [B]: which visit of the item this is, in which epoch: with the seed, what draws are keyed by
+batch["occurrence"], ["epoch"]        int64 [B]: which visit of the item, in which epoch; with the seed, what keys draws
 batch["set"]           int32 [B], mixed datasets: which of them the item is from (−1 padding)
 batch["is_first"]      bool [B], slot-sticky order: the slot's previous item is not the frame directly before
 batch["motion"]        slot-sticky order: "pose" float64 [B, 4, 4], from the ego frame of that frame to this one's; "mask" [B]: known
