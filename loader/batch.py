@@ -19,7 +19,7 @@ batch["id"], ["replaced"], ["slot"]   int64 [B]: planned item (−1 padding), it
 batch["occurrence"], ["epoch"]        int64 [B]: which visit of the item, in which epoch; with the seed, what keys draws
 batch["set"]           int32 [B], mixed datasets: which of them the item is from (−1 padding)
 batch["is_first"]      bool [B], slot-sticky order: the slot's previous item is not the frame directly before
-batch["motion"]        slot-sticky order: "pose" float64 [B, 4, 4], from the ego frame of that frame to this one's; "mask" [B]: known
+batch["motion"]        slot-sticky order: "pose" float64 [B, 4, 4], that frame's ego frame to this one's; "mask" [B]: known
 batch["valid"]         bool [B]: False for padding and masked samples, which are zero-filled, counts 0
 batch["stamp"], ["frame"]   int64 [B]: reference stamp, ns; number of the frame in its drive (−1 padding)
 batch["drive"]         list of B names ("" padding)
