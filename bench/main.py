@@ -12,7 +12,7 @@ import typer
 from ..formats import UsageError
 from ..tools.console import human_bytes, human_time, report, say
 from ..tools.progress import Bar
-from .node_commands import register
+from .node_commands import image_size, register
 
 __all__ = ["app"]
 
@@ -62,7 +62,9 @@ def _make_data(
     from .result import Result, write_result
     from .workloads import workload
 
-    load = workload(name.value, samples=samples, cameras=cameras, image=_image_size(image), points=points, seed=seed)
+    load = workload(
+        name.value, samples=samples, cameras=cameras, image=image_size(image) if image else None, points=points, seed=seed
+    )
     report(f"making {load.name}: {load.samples:,} samples, {load.distinct_images} images, {load.distinct_sweeps} sweeps")
     started = time.monotonic()
     with NoiseMeter() as meter, Bar("files") as bar:
@@ -204,7 +206,7 @@ def _decode(
     from .machine import NoiseMeter
     from .result import Result, Value, write_result
 
-    started, size = time.monotonic(), _image_size(image) or (256, 704)
+    started, size = time.monotonic(), image_size(image) if image else (256, 704)
     images = find_images(paths) if paths else made_images()
     decoders = usable_decoders()
     with NoiseMeter() as meter:
@@ -269,12 +271,3 @@ def _gpu(
 
 
 register(app)
-
-
-def _image_size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    height, _, width = text.lower().partition("x")
-    if not (height.isdigit() and width.isdigit()):
-        raise UsageError(f"--image {text!r} is not HEIGHTxWIDTH; write for example 450x800")
-    return int(height), int(width)

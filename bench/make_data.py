@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..formats import NotASet, SetError, UsageError
 from ..formats.pack_options import Progress
+from .peers.samples import Stored
 from .workloads import Sample, Workload, jpeg, sample_columns, sweep
 
 __all__ = ["StoredWorkload", "make_data"]
@@ -76,28 +77,22 @@ def make_data(load: Workload, directory: Path, *, threads: int = 2, progress: Pr
     return StoredWorkload(directory)
 
 
-class StoredWorkload:
-    """A workload on disk: its samples as any packer wants them.
+class StoredWorkload(Stored):
+    """A workload on disk: its samples as any packer wants them; what is not there or broken is a typed error.
 
     >>> StoredWorkload(Path("w1"))[0].keys()  # doctest: +SKIP
-    dict_keys(['cam0', …, 'lidar', 'trajectory', 'calibration', 'boxes'])
+    dict_keys(['cam0', …, 'lidar', 'boxes', 'trajectory', 'calibration'])
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         try:
-            self.parameters: dict[str, Any] = json.loads((directory / FILE).read_text("utf-8"))  # Any: JSON
+            super().__init__(directory)
         except FileNotFoundError as error:
-            raise NotASet(f"no workload in {str(directory)!r}: {FILE} is missing; run `headway bench make-data`") from error
+            raise NotASet(f"no workload in {str(directory)!r}: {Path(str(error.filename)).name} is missing; run `headway bench make-data`") from error
         except ValueError as error:
             raise SetError(
                 f"cannot read {str(directory / FILE)!r}: {error}; make the data again in an empty directory"
             ) from error
-        with np.load(directory / "columns.npz", allow_pickle=False) as stored:
-            self.columns: Mapping[str, NDArray[Any]] = {name: stored[name] for name in stored.files}
-
-    def __len__(self) -> int:
-        return int(self.parameters["samples"])
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[index] for index in range(len(self)))
@@ -106,19 +101,7 @@ class StoredWorkload:
         """Return sample `index`: encoded images as bytes, the sweep and the rest as arrays and numbers."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        sample: Sample = {}
-        for name, column in self.columns.items():
-            if name == "images":
-                for camera, image in enumerate(column[index]):
-                    sample[f"cam{camera}"] = (self.directory / "images" / f"{image:06d}.jpg").read_bytes()
-            elif name == "sweep":
-                sample["lidar"] = np.fromfile(self.directory / "sweeps" / f"{column[index]:06d}.bin", "<f4").reshape(-1, 5)
-            elif name == "boxes":
-                starts = self.columns["box_starts"]
-                sample["boxes"] = column[starts[index] : starts[index + 1]]
-            elif name != "box_starts":
-                sample[name] = column[index] if column.ndim > 1 else column[index].item()
-        return sample
+        return super().__getitem__(index)
 
 
 def _columns(load: Workload) -> dict[str, NDArray[Any]]:

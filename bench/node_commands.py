@@ -16,7 +16,7 @@ from ..tools.console import report, say
 from .machine import Machine, NoiseMeter
 from .result import Result, read_result, write_result
 
-__all__ = ["register"]
+__all__ = ["image_size", "register"]
 
 Set = Annotated[Path, typer.Argument(metavar="SET", help="A packed set.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result here as JSON.")]
@@ -42,7 +42,7 @@ def limits(
 
     started = time.monotonic()
     with NoiseMeter() as meter, open_set(location) as packed:
-        found = measure_limits(packed, target=_size(image))
+        found = measure_limits(packed, target=image_size(image))
     rows = [
         {"what": limit.what, "unit": f"{limit.unit}/s", "per_core": limit.per_core, "spread": round(limit.spread, 3)}
         for limit in found
@@ -74,7 +74,7 @@ def node(
         consumer_ms=consumer_ms,
         busy=busy,
         cold=cold,
-        image=_size(image),
+        image=image_size(image),
         memory_bytes=memory_limit << 20,
     )
     bench = NodeBench(location, say=report)
@@ -277,7 +277,8 @@ def _short(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def _size(text: str) -> tuple[int, int]:
+def image_size(text: str) -> tuple[int, int]:
+    """Return (height, width) of a text such as 256x704."""
     height, _, width = text.lower().partition("x")
     if not (height.isdigit() and width.isdigit()):
         raise UsageError(f"--image {text!r} is not HEIGHTxWIDTH; write for example 256x704")
