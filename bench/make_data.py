@@ -88,7 +88,8 @@ class StoredWorkload(Stored):
         try:
             super().__init__(directory)
         except FileNotFoundError as error:
-            raise NotASet(f"no workload in {str(directory)!r}: {Path(str(error.filename)).name} is missing; run `headway bench make-data`") from error
+            missing = Path(str(error.filename)).name
+            raise NotASet(f"no workload in {str(directory)!r}: {missing} is missing; run `headway bench make-data`") from error
         except ValueError as error:
             raise SetError(
                 f"cannot read {str(directory / FILE)!r}: {error}; make the data again in an empty directory"
