@@ -6,6 +6,7 @@ A worker that dies, however it dies, ends the whole run with `WorkerDied`. Worke
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -46,7 +47,9 @@ def run_tasks(
     # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
     context = get_context("spawn")
     done, cancelled = context.RawArray("q", len(tasks)), context.RawValue("b", 0)
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), mp_context=context, initializer=_start, initargs=(done, cancelled))
+    pool = ProcessPoolExecutor(
+        min(workers, len(tasks)), mp_context=context, initializer=_start, initargs=(done, cancelled, os.getpid())
+    )
     try:
         seen = 0
         for result in _in_flight(pool, tasks, 2 * workers):
@@ -107,14 +110,16 @@ def _interrupts_held() -> Iterator[None]:
             signal.raise_signal(received)
 
 
-def _start(done: Any, cancelled: Any) -> None:
-    """Prepare a worker process."""
+def _start(done: Any, cancelled: Any, parent: int) -> None:
+    """Prepare a worker process of process `parent`."""
     global _shared
     _shared = done, cancelled
     # An interrupt at the terminal reaches the whole group; the parent decides, and cancels the workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died while this process started: no signal will come, nor will a task
+        os._exit(1)
 
 
 def _work(at: int, task: ShardTask) -> tuple[int, PackedShards]:

@@ -316,9 +316,16 @@ def test_resume_takes_over_finished_shards(tmp_path: Path) -> None:
 
 
 SIGNALLED = """
-import os, signal, sys
+import os, signal, sys, time
+from pathlib import Path
 from headway.formats import *
 from tests.formats.ramp import ramp_spec
+if __name__ == "__mp_main__" and sys.argv[3] == "late":  # one of the two workers is slow to start
+    try:
+        Path(sys.argv[1] + ".slow").touch(exist_ok=False)
+        time.sleep(3)
+    except FileExistsError:
+        pass
 class Signaller:
     def begin(self, stage, total): self.seen = 0
     def advance(self, amount):
@@ -340,11 +347,11 @@ if __name__ == "__main__":
 """
 
 
-def _signalled(tmp_path: Path, signal_name: str) -> tuple[int, list[int]]:
+def _signalled(tmp_path: Path, signal_name: str, workers: str = "prompt") -> tuple[int, list[int]]:
     """Send a signal to a packing parent; return its exit code and its workers' ids."""
     program = tmp_path / "program.py"
     program.write_text(SIGNALLED)
-    command = [sys.executable, str(program), str(tmp_path / "set"), signal_name]
+    command = [sys.executable, str(program), str(tmp_path / "set"), signal_name, workers]
     env = {**os.environ, "PYTHONPATH": os.getcwd()}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, [int(word) for word in done.stdout.split()]
@@ -371,8 +378,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
-    code, workers = _signalled(tmp_path, "SIGKILL")
+@pytest.mark.parametrize("start", ["prompt", "late"])
+def test_workers_die_with_a_killed_parent(tmp_path: Path, start: str) -> None:
+    code, workers = _signalled(tmp_path, "SIGKILL", start)
     assert code == -9
     _gone(workers)
     with pytest.raises(NotASet):
