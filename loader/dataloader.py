@@ -1,12 +1,14 @@
 """`DataLoader`: torch's class and signature; over a packed set it streams batches in a planned, resumable order.
 
-Over any other dataset it is torch's DataLoader with `state_dict` and `load_state_dict` added. Which path is taken depends
-on the dataset alone. Here arguments are checked and positions kept; order is `plan`'s job, making batches `engine`'s.
+Over any other dataset it is torch's DataLoader with `state_dict`, `load_state_dict`, `stats` and a watch over waits added.
+Which path is taken depends on the dataset alone. Here arguments are checked and positions kept; order is `plan`'s job, making
+batches `engine`'s.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 from ..formats import StateError, UsageError
+from .arbiter import take_seat
 from .batch import Batch
 from .buffers import BufferPool
 from .cores import Claim, decode_threads
@@ -26,9 +29,11 @@ from .delivery import Delivery
 from .engine import Engine
 from .faults import FaultPolicy
 from .feeder import FeederEngine, Feeding
-from .native_decode import default_decoder
+from .native_decode import NativeDecoder, default_decoder
 from .options import LoaderOptions
+from .pacer import Pacer
 from .plain import PlainState
+from .plain_iterator import plain_iterator
 from .plan import Plan
 from .plan_sampler import PlanSampler
 from .quarantine import Quarantine
@@ -64,7 +69,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
     `prefetch_factor` is `LoaderOptions.prefetch`; `timeout` is its `stall_s`. Breaking out of a loop ends that epoch: the next
     loop begins the next one, unless `load_state_dict` or `set_epoch` says otherwise. Nothing runs before iteration starts.
 
-    Over anything else: torch's DataLoader, argument for argument.
+    Over anything else: torch's DataLoader, argument for argument; a wait longer than `LoaderOptions.stall_s` is logged with what
+    is waited for and all stacks, and goes on.
 
     >>> loader = DataLoader(headway.open(drives_set), batch_size=4, shuffle=True, options=LoaderOptions(seed=3))
     >>> for batch in loader:
@@ -72,6 +78,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
     >>> len(loader), state["epoch"]
     (5, 1)
     """
+
+    _pacer: Pacer | None = None  # the last iterator's
 
     def __init__(
         self,
@@ -107,7 +115,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             "generator": generator,
         }
         if self._plain is not None:
-            _refuse_ours(options=options, topology=topology, decoder=decoder)
+            _refuse_ours(topology=topology, decoder=decoder)
+            self._stats, self._stall_s = LoaderStats(), _only_stall(options)
             more: dict[str, Any] = {} if in_order else {"in_order": False}  # Any: torch's argument; absent before 2.6
             super().__init__(
                 dataset,
@@ -199,7 +208,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch annotates its private iterator class
         if self._plain is not None:
-            return self._plain.begin(self, super().__iter__)
+            return self._plain.begin(self, super().__iter__)  # torch's, which calls _get_iterator
         self._fix_topology()
         start = self._begin()
         self._start = start.next_epoch(self._view.info, self._order)
@@ -237,7 +246,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch that was handed over, as JSON values (plain datasets: plus a tensor)."""
         if self._plain is not None:
-            return self._plain.state()
+            return self._plain.state(self)
         position = self._begin() if self._position is None else self._position
         return position.to_json()
 
@@ -268,10 +277,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         self._is_loaded = True
 
     def stats(self) -> dict[str, float]:
-        """Return how well this rank was fed so far; `LoaderStats.report` lists the numbers. Packed sets only."""
-        if self._plain is not None:
-            raise UsageError("stats() describes loaders of packed sets; over a plain dataset torch does the loading")
-        return self._stats.report()
+        """Return how well this rank was fed so far; `LoaderStats.report` lists the numbers."""
+        return self._stats.report() | ({} if self._pacer is None else self._pacer.values())
 
     def __reduce__(self) -> Any:  # Any: the shape pickle asks for
         """Pickle as what was asked for and the position; a process that unpickles it finds its own place among the ranks."""
@@ -288,6 +295,12 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         received = begin.inside.micro * share // accumulate if begin.inside else 0
         for step in range(plan.first_step, plan.steps):
             yield from plan.step(step, first + (received if step == plan.first_step else 0), first + share).items.tolist()
+
+    def _get_iterator(self) -> Any:  # Any: torch's iterators are private
+        """Return what iterates a plain dataset: torch's, followed."""
+        if self._plain is None or self._plain.position is None:
+            return super()._get_iterator()
+        return plain_iterator(self, self._plain.position, self._stats, self._stall_s)
 
     def _begin(self, epoch: int = 0) -> State:
         """Return where the next iterator begins: at `epoch`, unless that is known already."""
@@ -334,6 +347,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         waits = 2 if self._decoder.whole_step and not processes else 1
         # Threads that were asked for by number are not shared.
         claim = Claim(self.num_workers, at_least=waits) if self._chooses_threads and self.num_workers else None
+        pacer = self._pacer = self._new_pacer(claim, in_processes=processes > 0)
         if processes:
             feeding = Feeding(
                 dataset=self._dataset,
@@ -359,16 +373,39 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         if self.num_workers:
             self._decoder.start(self.num_workers)
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
-        threads = max(waits, self.num_workers) if self.num_workers else 0
+        threads = max(waits, pacer.most_threads) if self.num_workers else 0
         return Engine(
             recipe,
             self._pool,
             first=first,
             last=last,
             threads=threads,
-            prefetch=options.prefetch,
+            prefetch=pacer.batches,
             stall_s=options.stall_s,
             claim=claim,
+        )
+
+    def _new_pacer(self, claim: Claim | None, *, in_processes: bool) -> Pacer:
+        """Return what decides how many threads work and how far ahead; feeder processes keep what they were given."""
+        options, place = self._options, self.topology
+        is_chosen = claim is not None and not in_processes
+        native = self._decoder if isinstance(self._decoder, NativeDecoder) else None
+
+        def resize(threads: int) -> None:
+            if claim is not None:
+                claim.threads = threads
+            if native is not None:
+                native.resize(threads)
+
+        return Pacer(
+            options.pace,
+            threads=self.num_workers,
+            is_chosen=is_chosen,
+            prefetch=options.batches_ahead if in_processes else options.prefetch,
+            memory_bytes=options.memory_bytes,
+            seat=take_seat(local_rank=place.local_rank, local_size=place.local_size) if is_chosen else None,
+            node_threads=self.num_workers * place.local_size,
+            resize=resize,
         )
 
 
@@ -381,10 +418,14 @@ class _PackedIterator:
         self.is_done = False
         self._accumulate = loader._options.accumulate
         self._number = start.steps_done * self._accumulate + (start.inside.micro if start.inside else 0)
+        loader._stats.begin()
         self._engine = loader._engine(self.plan, self._number)
         weakref.finalize(self, self._engine.close, wait=False).atexit = False
-        loader._stats.begin()
+        assert loader._pacer is not None
+        self._pacer = loader._pacer
+        weakref.finalize(self, self._pacer.close)
         self._engine.start()
+        loader._stats.begun()
 
     def __iter__(self) -> _PackedIterator:
         return self
@@ -394,26 +435,34 @@ class _PackedIterator:
 
     def __next__(self) -> Batch:
         loader = self._loader
-        loader._stats.asked(self._engine.ready)
+        ready = self._engine.ready
+        loader._stats.asked(ready)
+        self._pacer.asked(time.monotonic(), ready)
         try:
             batch = self._engine.next()
         except StopIteration:
             self._end()
+            loader._stats.ended()
             raise
         step, micro = divmod(self._number, self._accumulate)
         self._number += 1
         position = self._start.after(self.plan, step=step, micro=micro, ranks=loader.topology.size, accumulation=self._accumulate)
         batch["state"] = position.to_json()
         loader._position = position
-        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes)
         if self._number == len(self):
-            self._end()  # the threads go with the last batch: a loop that stops by count ends them, too
+            self._engine.close()  # the threads go with the last batch: a loop that stops by count ends them, too
+        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes, self._engine.trail)
+        self._pacer.delivered(time.monotonic(), batch.nbytes)
+        self._engine.prefetch = self._pacer.batches
+        if self._number == len(self):
+            self._end()
         return batch
 
     def _end(self) -> None:
         if not self.is_done:
             self.is_done = True
             self._engine.close()
+            self._pacer.close()
             self._loader._stats.ended()
 
 
@@ -458,6 +507,17 @@ def _with_torchs(options: LoaderOptions, *, prefetch_factor: int | None, timeout
             raise UsageError(f"{name}={value!r} and LoaderOptions.{ours}={getattr(options, ours)!r} differ; give one")
         changes[ours] = value
     return replace(options, **changes)
+
+
+def _only_stall(options: LoaderOptions | None) -> float:
+    """Return the one option that means something over a plain dataset."""
+    given = options or LoaderOptions()
+    if given != LoaderOptions(stall_s=given.stall_s):
+        raise UsageError(
+            f"DataLoader over a plain dataset: of LoaderOptions only stall_s has a meaning there, the rest is for packed sets "
+            f"(headway.open), found {given!r}"
+        )
+    return given.stall_s
 
 
 def _refuse_ours(**given: object) -> None:

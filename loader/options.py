@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..formats import UsageError
+from .pace import Pace
 from .transforms import Transforms
 
 __all__ = ["LoaderOptions"]
@@ -18,8 +19,8 @@ OnError = Literal["raise", "replace", "mask"]
 class LoaderOptions:
     """Options of `DataLoader` over a packed set.
 
-    >>> LoaderOptions(seed=7, memory_bytes=400 << 20).prefetch
-    2
+    >>> LoaderOptions(seed=7, memory_bytes=400 << 20).pace.headway_s
+    2.0
     """
 
     seed: int = 0
@@ -28,8 +29,11 @@ class LoaderOptions:
     """Micro-batches a step (gradient accumulation): the global batch is batch_size × ranks × accumulate."""
     memory_bytes: int = 1 << 30
     """Batch memory of this loader: batches being made, waiting, and held by you. Must hold two batches."""
-    prefetch: int = 2
-    """Batches made ahead of the one asked for (0 to 64); 0 makes each when it is asked for."""
+    prefetch: int | None = None
+    """Batches made ahead of the one asked for (0 to 64); 0 makes each when it is asked for. None: chosen while it runs, 2 to
+    begin with, then as many as `pace.headway_s` takes, 1 to 4."""
+    pace: Pace = field(default_factory=Pace)
+    """How many seconds of input to hold ready, and the overrides of everything that is chosen by measurement."""
     on_error: OnError = "raise"
     """A payload that cannot be read or decoded: raise; replace the sample by another (keyed draw, named in `replaced`);
     or mask it (zeros, `valid` false)."""
@@ -43,7 +47,8 @@ class LoaderOptions:
     transforms: Transforms = field(default_factory=Transforms)
     """Your own functions on samples and batches, and the processes they run in."""
     stall_s: float = 120.0
-    """Deadline behind every wait: no progress for this long raises StalledError with all stacks."""
+    """Deadline behind every wait: no progress for this long raises StalledError with all stacks; over a plain dataset, the only
+    option with a meaning there, it is logged and the wait goes on."""
     strict_batch: bool = False
     """Refuse a state saved at another global batch size instead of warning."""
 
@@ -51,7 +56,10 @@ class LoaderOptions:
         _whole("seed", self.seed, 0, (1 << 63) - 1)
         _whole("accumulate", self.accumulate, 1, 1 << 20)
         _whole("memory_bytes", self.memory_bytes, 1 << 16, 1 << 50)
-        _whole("prefetch", self.prefetch, 0, 64)
+        if self.prefetch is not None:
+            _whole("prefetch", self.prefetch, 0, 64)
+        if not isinstance(self.pace, Pace):
+            raise UsageError(f"LoaderOptions: pace must be a Pace(…), found {self.pace!r}")
         _whole("max_bad", self.max_bad, 0, 1 << 60)
         if self.on_error not in ("raise", "replace", "mask"):
             raise UsageError(f"LoaderOptions: on_error {self.on_error!r} is none of raise, replace, mask")
@@ -61,6 +69,11 @@ class LoaderOptions:
             raise UsageError(f"LoaderOptions: max_bad_share must be between 0 and 1, found {self.max_bad_share!r}")
         if not self.stall_s > 0:
             raise UsageError(f"LoaderOptions: stall_s must be above 0, found {self.stall_s!r}")
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches made ahead to begin with."""
+        return 2 if self.prefetch is None else self.prefetch
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -168,12 +168,10 @@ def test_an_error_in_a_worker_keeps_its_traceback() -> None:
     assert [batch.tolist() for batch in iterator] == [[6, 7, 8], [9, 10]]
 
 
-@pytest.mark.parametrize("options", [{"options": LoaderOptions()}, {"decoder": object()}])
+@pytest.mark.parametrize("options", [{"options": LoaderOptions(seed=5)}, {"decoder": object()}])
 def test_our_own_options_are_refused_there(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="packed sets"):
         DataLoader([1, 2], **options)
-    with pytest.raises(UsageError, match="packed sets"):
-        DataLoader([1, 2]).stats()
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
