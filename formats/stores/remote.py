@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = ["SCHEMES", "RemoteStore", "classify"]
 
 SCHEMES = ("s3", "gs", "az", "https", "http")
 
+_CHUNK_BYTES = 128 << 10  # of an answer under way: what a reset loses at most, and how often Python looks at it
 _PART_BYTES = 16 << 20  # S3 wants parts of 5 MiB to 5 GiB and at most 10,000 of them: 16 MiB reaches 160 GB
 _ERRNO: dict[Failure, int] = {
     "missing": errno.ENOENT,
@@ -63,21 +64,28 @@ class RemoteStore:
                 f"cannot open {_without_secrets(url)!r}: credentials and query strings do not belong into the URL; "
                 "set them in the environment, as for any tool of that store"
             )
+        _refuse_forked()
         config = dict(config or {})
         self._obstore = obstore
         self._pid = os.getpid()
-        self._retry = retry or Retry()
+        self.retry = retry or Retry()
         self.url = _without_secrets(url)
-        # The client's own retries are off: two budgets would multiply.
-        self._client: Any = clients.from_url(  # Any: obstore's client classes share no public base
-            url,
-            client_options={
-                "timeout": timedelta(seconds=request_timeout_s),
-                "allow_http": parts.scheme == "http" or _allows_http({**_environment(), **config}),
-            },
-            retry_config={"max_retries": 0},
-            **config,
-        )
+
+        def connect() -> Any:  # Any: obstore's client classes share no public base
+            # The client's own retries are off: two budgets would multiply.
+            return clients.from_url(
+                url,
+                client_options={
+                    "timeout": timedelta(seconds=request_timeout_s),
+                    "allow_http": parts.scheme == "http" or _allows_http({**_environment(), **config}),
+                },
+                retry_config={"max_retries": 0},
+                **config,
+            )
+
+        self._connect = connect
+        self._client: Any = connect()  # Any: see above
+        self._credentials = _credentials()
 
     def head(self, name: str) -> Entry:
         """Return size and version of an object."""
@@ -105,6 +113,57 @@ class RemoteStore:
 
         body: memoryview = self._run(f"reading {length} bytes at {start} of {name!r}", get)
         return body
+
+    def whole(self, name: str, limit: int) -> tuple[Entry, memoryview]:
+        """Return an object and its size and version by one request; StoreError (EFBIG) if it is bigger than `limit` bytes."""
+
+        def get() -> tuple[Entry, memoryview]:
+            result = self._obstore.get(self._client, check_object_name(name))
+            entry = _entry(name, result.meta)
+            if entry.size > limit:
+                raise StoreError(errno.EFBIG, f"{self.url}/{name} has {entry.size} bytes, limit {limit}")
+            body = memoryview(result.bytes())
+            if len(body) != entry.size:
+                raise _ShortBody(f"body incomplete: {len(body)} of {entry.size} bytes")
+            return entry, body
+
+        found: tuple[Entry, memoryview] = self._run(f"reading {name!r}", get)
+        return found
+
+    async def chunks(self, name: str, start: int, length: int, *, version: str = "") -> AsyncGenerator[tuple[str, memoryview], None]:
+        """Yield the version of an object and the pieces of a range of it as they come, by one request and without any retry.
+
+        The client's exceptions come as they are, for `classify` and `failed`. A cancelled request ends at once.
+        """
+        self._check_usable()
+        options: dict[str, object] = {"range": (start, start + length)}
+        if version:
+            options["if_match"] = version
+        result = await self._obstore.get_async(self._client, check_object_name(name), options=options)
+        if tuple(result.range) != (start, start + length):
+            raise StoreError(errno.EIO, f"{self.url}/{name}: asked for {start} to {start + length}, was given {result.range}")
+        found, left = result.meta["e_tag"] or "", length
+        if version and found != version:
+            raise StoreError(errno.ESTALE, f"{self.url}/{name} has version {found}, expected {version}; it was replaced")
+        async for chunk in result.stream(min_chunk_size=_CHUNK_BYTES):
+            piece = memoryview(chunk)
+            left -= len(piece)
+            if left < 0:
+                raise StoreError(errno.EIO, f"{self.url}/{name}: more than the {length} bytes asked for came")
+            yield found, piece
+        if left:
+            raise _ShortBody(f"body incomplete: {length - left} of {length} bytes")
+
+    def renew(self) -> bool:
+        """Build the client anew if the environment's credentials are others by now; whether they are.
+
+        Temporary credentials of roles and instances are renewed by the client itself. Equal ones would be refused again.
+        """
+        found = _credentials()
+        if found == self._credentials or self._client is None:
+            return False
+        self._credentials, self._client = found, self._connect()
+        return True
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield the objects whose names start with `prefix`, by name."""
@@ -149,23 +208,48 @@ class RemoteStore:
         """Let the client go; its connections close with it."""
         self._client = None
 
+    def failed(self, what: str, error: Exception) -> StoreError:
+        """Return the error of ours for a failure that is final: what was attempted, its class, and the first line of its cause."""
+        if isinstance(error, StoreError):
+            return error
+        failure = classify(error)
+        cause = str(error).strip().splitlines()
+        message = f"{self.url}: {what} failed ({failure}): {cause[0][:300] if cause else type(error).__name__}"
+        kind = _Missing if failure == "missing" else _Exists if failure == "exists" else StoreError
+        return kind(_ERRNO[failure], message)
+
     def _run(self, what: str, call: Any) -> Any:  # Any: the result type is the caller's
+        self._check_usable()
+        while True:
+            try:
+                return self.retry.run(call, what=f"{self.url}: {what}", classify=classify)
+            except StoreError:
+                raise
+            except Exception as error:
+                if classify(error) == "auth" and self.renew():
+                    continue
+                raise self.failed(what, error) from error
+
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise UsageError(
                 f"store {self.url} was opened before a fork: its connections belong to the parent; open it again here"
             )
         if self._client is None:
             raise UsageError(f"store {self.url} is closed")
-        try:
-            return self._retry.run(call, what=f"{self.url}: {what}", classify=classify)
-        except StoreError:
-            raise
-        except Exception as error:
-            failure = classify(error)
-            cause = str(error).strip().splitlines()
-            message = f"{self.url}: {what} failed ({failure}): {cause[0][:300] if cause else type(error).__name__}"
-            kind = _Missing if failure == "missing" else _Exists if failure == "exists" else StoreError
-            raise kind(_ERRNO[failure], message) from error
+
+
+_user = [0]  # the process whose threads serve obstore's requests
+
+
+def _refuse_forked() -> None:
+    """Raise in a child forked after the first use: the threads behind obstore stayed with the parent, and calls would hang."""
+    if _user[0] not in (0, os.getpid()):
+        raise UsageError(
+            f"process {os.getpid()} was forked from {_user[0]} after that had read from a store, whose threads do not come along: "
+            "start processes by spawn or forkserver (Transforms(start='spawn'))"
+        )
+    _user[0] = os.getpid()
 
 
 class _Missing(StoreError, FileNotFoundError):
@@ -209,6 +293,11 @@ def _entry(name: str, meta: Any) -> Entry:  # Any: obstore's ObjectMeta is a Typ
 def _environment() -> dict[str, str]:
     """The endpoints that the client takes from the environment, as every tool of that store does."""
     return {name.lower(): value for name, value in os.environ.items() if name.startswith(("AWS_ENDPOINT", "AZURE_STORAGE_EN"))}
+
+
+def _credentials() -> int:
+    """A fingerprint of everything that may be a credential in the environment."""
+    return hash(frozenset(pair for pair in os.environ.items() if pair[0].startswith(("AWS_", "AZURE_", "GOOGLE_"))))
 
 
 def _allows_http(config: Mapping[str, str]) -> bool:

@@ -55,13 +55,14 @@ class Retry:
                 failure = classify(error)
                 if failure not in ("transient", "throttled"):
                     raise
-                wait = self._wait(attempt, throttled=failure == "throttled")
+                wait = self.wait_s(attempt, throttled=failure == "throttled")
                 if clock() - start + wait > self.deadline_s:
                     spent = clock() - start
                     raise StoreError(f"{what}: still {failure} after {attempt} attempts in {spent:.1f} s: {error}") from error
                 sleep(wait)
 
-    def _wait(self, attempt: int, *, throttled: bool) -> float:
+    def wait_s(self, attempt: int, *, throttled: bool) -> float:
+        """Return how long to wait after failure number `attempt`."""
         # Jitter must differ between ranks that failed together, so it is the one draw that is not keyed.
         bound = min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(attempt - 1, 30))
         wait = random.SystemRandom().uniform(0, bound)
