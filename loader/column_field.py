@@ -153,7 +153,9 @@ class ColumnField:
             return Prepared(fill=lambda _: [])
         if shard is None or row is None:
             window = draft.windows[self._window]
-            return Prepared(fill=lambda _: [Task(partial(self._gather, window, entry), f"columns of {self.key!r}")])
+            return Prepared(
+                fill=lambda _: [Task(partial(self._gather, window, entry), f"columns of {self.key!r}", stage="assemble")]
+            )
         places = RowPlaces(shard=shard.ravel(), row=row.ravel())
         fill = partial(self._fill, shard.shape, places, entry)
         return Prepared(sizes=[row.size * column.width for column in self._large], fill=fill)
@@ -167,7 +169,7 @@ class ColumnField:
     ) -> list[Task]:
         for column, piece in zip(self._large, memory, strict=True):
             entry[column.name] = piece.view(column.numpy_dtype).reshape(*lead, *column.shape)
-        return [Task(partial(self._take, places, entry), f"columns of {self.key!r}", is_quick=True)]
+        return [Task(partial(self._take, places, entry), f"columns of {self.key!r}", is_quick=True, stage="assemble")]
 
     def _take(self, places: RowPlaces, entry: Mapping[str, Any]) -> None:  # Any: see Draft.entries
         for column in self._large:

@@ -11,6 +11,7 @@ from ..formats import UsageError
 from .batch import Batch, to_tensors
 from .sample_stage import SampleStage
 from .samples import IDENTITY, Sample
+from .stall import within
 from .transforms import call_transform
 
 __all__ = ["Delivery"]
@@ -34,13 +35,18 @@ class Delivery:
     def __call__(self, contents: Sample) -> Batch:
         """Return the batch."""
         if self._stage is not None:
-            contents = self._stage(contents)
+            with within("transform"):
+                contents = self._stage(contents)
         # A transform may have put other numbers where the loader had the bits of bfloat16.
         still = frozenset(key for key in self._bfloat16 if _is_bits(contents, key))
         batch = Batch(to_tensors(contents, still))
         if self._transform is not None:
-            batch = self._transformed(batch, contents)
-        return batch.pin_memory() if self._pin else batch
+            with within("transform"):
+                batch = self._transformed(batch, contents)
+        if not self._pin:
+            return batch
+        with within("transfer"):
+            return batch.pin_memory()
 
     def _transformed(self, batch: Batch, contents: Sample) -> Batch:
         assert self._transform is not None

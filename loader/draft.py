@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..formats import HeadwayError
 from .located import Ahead, Located
 from .read_set import Resolved
+from .stall import Stage
 
 __all__ = ["Draft", "Draws", "Field", "Prepared", "Task"]
 
@@ -29,6 +30,8 @@ class Task:
     """For messages: what is being worked on."""
     is_quick: bool = False
     """Takes less time than handing it to another thread would."""
+    stage: Stage = "decode"
+    """What a consumer that waits for this waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

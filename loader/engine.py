@@ -17,7 +17,7 @@ import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ from ..formats import StalledError, UsageError, WorkerDied
 from .buffers import SMALL_BYTES, BufferPool, block_bytes
 from .cores import Claim
 from .draft import Task
+from .stall import Trail, now_ns
 
 __all__ = ["Begun", "Engine", "Recipe"]
 
@@ -80,6 +81,9 @@ class _Step(Generic[B]):
     error: BaseException | None = None
     done: bool = False
     waits_for_memory: str = ""
+    trail: Trail = field(default_factory=Trail)
+    submitted_ns: int = 0
+    """When its tasks could first be worked on."""
 
 
 class Engine(Generic[B]):
@@ -99,7 +103,11 @@ class Engine(Generic[B]):
         prefetch: int,
         stall_s: float,
         claim: Claim | None = None,
+        trail: Callable[[], Trail] = Trail,
     ) -> None:
+        self._trail = trail
+        self.trail: Trail | None = None
+        """What was done on the batch that `next` returned last."""
         self._recipe, self._pool = recipe, pool
         self._next, self._last = first, last
         self._prefetch, self._stall_s = prefetch, stall_s
@@ -161,6 +169,7 @@ class Engine(Generic[B]):
             self.close()
             raise self._failed
         assert step.batch is not None
+        self.trail = step.trail
         return step.batch
 
     def close(self, *, wait: bool = True) -> None:
@@ -216,15 +225,25 @@ class Engine(Generic[B]):
         return step
 
     def _in_caller(self) -> _Step[B]:
-        step: _Step[B] = _Step(self._next)
+        step: _Step[B] = _Step(self._next, trail=self._trail())
         self._next += 1
         try:
+            step.trail.begin("plan")
             begun = self._recipe.begin(step.number)
+            step.trail.end()
             while step.batch is None:
                 self._check_budget(begun)
-                for task in begun.tasks(self._lease(begun, timeout_s=self._stall_s)):
+                step.trail.begin("memory")
+                memory = self._lease(begun, timeout_s=self._stall_s)
+                step.trail.end()
+                for task in begun.tasks(memory):
+                    step.trail.begin(task.stage)
                     task.run()
+                    step.trail.end()
+                del memory
+                step.trail.begin("assemble")
                 step.batch = begun.finish()
+                step.trail.end()
         except StalledError:
             raise
         except Exception as error:
@@ -247,7 +266,9 @@ class Engine(Generic[B]):
                     self._begin(step)
                 else:
                     self._doing[me] = f"batch {step.number}: {task.what}"
+                    step.trail.begin(task.stage, step.submitted_ns)
                     task.run()
+                    step.trail.end()
             except BaseException as error:  # whatever it is, the consumer gets it
                 self._fail(step, error)
             self._doing.pop(me, None)
@@ -266,7 +287,7 @@ class Engine(Generic[B]):
         room = self._prefetch + self._waiting
         if not self._planning and self._next < self._last and len(self._steps) < room:
             self._planning = True
-            step = _Step(self._next)
+            step = _Step(self._next, trail=self._trail())
             self._next += 1
             self._steps.append(step)
             return step, None
@@ -274,7 +295,9 @@ class Engine(Generic[B]):
 
     def _begin(self, step: _Step[B]) -> None:
         try:
+            step.trail.begin("plan")
             step.begun = self._recipe.begin(step.number)
+            step.trail.end()
             # Memory is given out in the order of the plan: a later batch that took the last of it would wait for this one.
             memory = self._memory(step)
         finally:
@@ -288,7 +311,9 @@ class Engine(Generic[B]):
         assert begun is not None
         self._check_budget(begun)
         step.waits_for_memory = begun.what
+        step.trail.begin("memory")
         memory = self._lease(begun, timeout_s=None)
+        step.trail.end()
         step.waits_for_memory = ""
         return memory
 
@@ -299,13 +324,17 @@ class Engine(Generic[B]):
         tasks = step.begun.tasks(memory)
         memory.clear()  # from here on only the batch itself keeps it
         slow = [task for task in tasks if not task.is_quick]
+        step.submitted_ns = now_ns()
         with self._changed:
             step.left = len(slow) + 1  # + 1: this call, so that a step without tasks is finished, too
             step.tasks.extend(slow)
             self._has_work.notify_all()
-        for task in tasks:
-            if task.is_quick:
-                task.run()
+        if len(slow) < len(tasks):
+            step.trail.begin("assemble")
+            for task in tasks:
+                if task.is_quick:
+                    task.run()
+            step.trail.end()
         self._task_done(step)
 
     def _task_done(self, step: _Step[B]) -> None:
@@ -316,7 +345,9 @@ class Engine(Generic[B]):
                 return
         try:
             assert step.begun is not None
+            step.trail.begin("assemble")
             batch = step.begun.finish()
+            step.trail.end()
             if batch is None:
                 self._submit(step, self._memory(step))
                 return

@@ -20,7 +20,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from .faults import FaultPolicy
 from .feeder_messages import Message, bad_from_json, contents_from_json, error_from_json, receive, send
 from .feeder_process import STAGES, Feeding, feed
 from .samples import Sample
+from .stall import Span, Trail, attach
 from .transforms import Start
 
 __all__ = ["FeederEngine", "Feeding"]
@@ -59,6 +60,7 @@ class FeederEngine(Engine[Batch]):
         faults: FaultPolicy,
         deliver: Delivery,
         claim: Claim | None = None,
+        trail: Callable[[], Trail] = Trail,
     ) -> None:
         self._feeder = _Feeder(feeding, processes)
         super().__init__(
@@ -70,6 +72,7 @@ class FeederEngine(Engine[Batch]):
             prefetch=feeding.options.prefetch,
             stall_s=feeding.options.stall_s,
             claim=claim,
+            trail=trail,
         )
 
     def start(self) -> None:
@@ -120,12 +123,15 @@ class _ReceivedStep:
             self._recipe.faults.take(bad_from_json(bad))
         if message.error is not None:
             raise message.error
+        attach(message.trail)
         self._contents = message.contents
 
 
 class _Arrived:
-    def __init__(self, contents: Sample, error: Exception | None, faults: list[Message]) -> None:
-        self.contents, self.error, self.faults = contents, error, faults
+    def __init__(self, contents: Sample, error: Exception | None, message: Message) -> None:
+        self.contents, self.error = contents, error
+        self.faults: list[Message] = message["faults"]
+        self.trail: list[Span] = [tuple(span) for span in message.get("trail", ())]
 
 
 class _Child:
@@ -275,7 +281,7 @@ class _Feeder:
                     self._died = self._obituary(child)
                 return
             error = error_from_json(message["error"]) if "error" in message else None
-            self._arrived[message["batch"]] = _Arrived({} if error is not None else child.view(message), error, message["faults"])
+            self._arrived[message["batch"]] = _Arrived({} if error is not None else child.view(message), error, message)
         for child in self.children:
             if child.dropped:
                 child.tell(allow)

@@ -34,6 +34,7 @@ from .options import LoaderOptions
 from .plan import Plan
 from .quarantine import BadSample
 from .sample_stage import SampleStage
+from .stall import Trail, within
 from .steps import Contents, StepRecipe
 
 __all__ = ["STAGES", "Feeding", "feed"]
@@ -185,7 +186,7 @@ class _Feeder:
             first=0,
             last=len(numbers),
             threads=max(2, threads) if threads and decoder.whole_step else threads,
-            prefetch=min(1, options.prefetch),
+            prefetch=min(1, options.batches_ahead),
             stall_s=_NEVER_S,
         )
 
@@ -196,11 +197,17 @@ class _Feeder:
             self._control.allowed(number)
             self._say(_DECODE, number)
             contents = self._next(number)
+            trail = self._engine.trail or Trail()
             if self._stage is not None:
+                trail.begin("transform")
                 contents = self._stage(contents, self._allocate, begun=partial(self._say, _TRANSFORM, number))
+                trail.end()
+            trail.begin("assemble")
             described = self._laid_out(contents)
+            trail.end()
             self._control.held[number] = contents
-            self._control.send({"batch": number, "contents": described})
+            done = [(*span[:4], os.getpid()) for span in trail.spans]
+            self._control.send({"batch": number, "contents": described, "trail": done})
             del contents
 
     def _next(self, number: int) -> Contents:
@@ -227,7 +234,8 @@ class _Feeder:
     def _lease(self, size: int) -> NDArray[np.uint8]:
         before = self._arena.status[:3].copy()
         self._arena.status[0] = _MEMORY
-        (memory,) = self._made.lease([size], what=f"batch {int(before[1])}, after the transform,", timeout_s=None)
+        with within("memory"):
+            (memory,) = self._made.lease([size], what=f"batch {int(before[1])}, after the transform,", timeout_s=None)
         self._arena.status[:3] = before
         return memory
 

@@ -81,7 +81,7 @@ class SweepsField:
         clouds: list[NDArray[np.float32] | None] = [None] * len(draft.items)
         draft.finishers.append(partial(_join, clouds, memory[0].view(np.float32), len(self._columns), entry))
         return [
-            Task(partial(self._combine, draft, sample, window, clouds), f"sweeps {self.key!r} of item {item}")
+            Task(partial(self._combine, draft, sample, window, clouds), f"sweeps {self.key!r} of item {item}", stage="decompress")
             for sample, item in enumerate(draft.items.tolist())
             if item >= 0
         ]

@@ -102,13 +102,13 @@ class PointField:
             if not len(there):
                 return []
             run = partial(self._copy, draft, rows, refs, offsets, points, there)
-            return [Task(run, f"points of {self._reader.sensor.name!r}, {len(there)} payloads")]
+            return [Task(run, f"points of {self._reader.sensor.name!r}, {len(there)} payloads", stage="decompress")]
         tasks = []
         for place in there.tolist():
             row, rows_out = int(rows.ravel()[place]), slice(int(offsets[place]), int(offsets[place + 1]))
             target = {name: values[rows_out] for name, values in apart.items()}
             run = partial(self._decode, draft, place // rows.shape[1], row, points[rows_out], target)
-            tasks.append(Task(run, f"points of {self._reader.sensor.name!r} row {row}"))
+            tasks.append(Task(run, f"points of {self._reader.sensor.name!r} row {row}", stage="decompress"))
         return tasks
 
     def _copy(

@@ -52,7 +52,7 @@ class TableField:
         if self._reader.sensor.kind == "table":
             entry["coordinates"] = self._reader.sensor.frame
         rows = window.rows[..., self._place]
-        return [Task(partial(self._read, draft, rows, entry), f"{self._reader.sensor.kind} {self.key!r}")]
+        return [Task(partial(self._read, draft, rows, entry), f"{self._reader.sensor.kind} {self.key!r}", stage="decompress")]
 
     def _read(self, draft: Draft, rows: NDArray[np.int64], entry: dict[str, Any]) -> None:  # Any: see Draft.entries
         decoded: Decoded = {}

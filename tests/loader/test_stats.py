@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.loader import stats as stats_module
+from headway.loader import stall
 from headway.loader.stats import LoaderStats
 
 
@@ -14,13 +14,13 @@ class Clock:
     def __init__(self) -> None:
         self.now = 100.0
 
-    def monotonic(self) -> float:
-        return self.now
+    def ns(self) -> int:
+        return round(self.now * 1e9)
 
 
 def test_rates_waits_and_headway(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(stats_module, "time", clock)
+    monkeypatch.setattr(stall, "now_ns", clock.ns)
     stats = LoaderStats()
     assert set(stats.report().values()) == {0.0}
     stats.begin()
