@@ -124,7 +124,7 @@ def _settings(workload: str) -> list[Setting]:
 
 PEER = Peer(
     name="dali",
-    requirements=("nvidia-dali-cuda120==2.4.0", "packaging<=26.3"),
+    requirements=("nvidia-dali-cuda120==2.4.0", "packaging<=26.3", "webdataset==1.0.2"),
     settings=_settings,
     pack=_pack,
     open=_open,

@@ -72,11 +72,16 @@ def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
         wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False)
         .shuffle(SHUFFLE_BUFFER[run.workload])
         .map(parser(run.workload))
-        .batched(BATCH[run.workload], collation_fn=collate, partial=False)
+        .batched(BATCH[run.workload], collation_fn=_collate, partial=False)
     )
     more = {"persistent_workers": True, "worker_init_fn": one_thread} if workers else {}
     loader = wds.WebLoader(dataset, batch_size=None, num_workers=workers, **more)
     return lambda: iter(loader)
+
+
+def _collate(samples: list[dict[str, Any]]) -> Any:
+    """Leave out the key, which `map` puts back into each sample."""
+    return collate([{name: value for name, value in sample.items() if name != "__key__"} for sample in samples])
 
 
 def _settings(workload: str) -> list[Setting]:
