@@ -3,6 +3,14 @@
  * is seen. Usage: driver SEED MUTANTS FILE... */
 #include "../formats/native/pool.h"
 
+/* slant.c once more, without its machine variants. */
+#define HW_PLAIN
+#define hw_slant_run plain_slant_run
+#define hw_slant_row plain_slant_row
+#include "../formats/native/slant.c"
+#undef hw_slant_run
+#undef hw_slant_row
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +110,27 @@ static void compare(const hw_spec *specs, const hw_image *done, int status, cons
     hw_release(&scratch);
 }
 
+/* Lines through canvases of every size: the run lies inside, and all variants of a row give equal bits. */
+static void compare_slants(void) {
+    hw_canvas c = {.columns = 1 + below(70), .rows = 1 + below(50)};
+    int targets = 1 + below(90), begin, end;
+    size_t pixels = ((size_t)c.columns + 1) * ((size_t)c.rows + 1), row = (size_t)targets * 8;
+    c.pixels = malloc(pixels * 8);
+    for (size_t k = 0; k < pixels * 4; k++) c.pixels[k] = (int16_t)below(255 * 128 + 1);
+    double reach = below(8) ? 1.5 : 1e6, low[2] = {-(double)below(4), -(double)below(4)}, high[2] = {c.columns - low[0], c.rows - low[1]};
+    double step[2] = {(unit() - 0.5) * reach, (unit() - 0.5) * reach}, start[2] = {(unit() - 0.2) * 60, (unit() - 0.2) * 60};
+    int16_t *one = malloc(row), *other = malloc(row);
+    hw_slant_run(start, step, low, high, targets, &begin, &end);
+    for (int o = 0; o < targets; o++) {
+        double x = start[0] + (o + 0.5) * step[0], y = start[1] + (o + 0.5) * step[1];
+        if ((x >= low[0] && x < high[0] && y >= low[1] && y < high[1]) != (o >= begin && o < end)) exit(8);
+    }
+    hw_slant_row(one, &c, start, step, begin, end);
+    plain_slant_row(other, &c, start, step, begin, end);
+    if (memcmp(one + 4L * begin, other + 4L * begin, (size_t)(end - begin) * 8) != 0) exit(9);
+    free(c.pixels), free(one), free(other);
+}
+
 enum { BATCH = 16 };
 
 /* One step of BATCH images and as many copies, through the pool; now and then cancelled half way. */
@@ -149,6 +178,7 @@ int main(int argc, char **argv) {
     blob *files = malloc(sizeof(blob) * (size_t)count);
     for (int k = 0; k < count; k++) files[k] = load(argv[3 + k]);
     if (hw_pool_resize(2) != 2) return 3;
+    for (int k = 0; k < 5000; k++) compare_slants();
     for (int k = 0; k < 4 + count / 4; k++) run_step(files, count, 1, tally);
     for (long k = 0; k < mutants / BATCH; k++) {
         run_step(files, count, 0, tally);

@@ -76,6 +76,7 @@ int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_ME
 void hw_gather_rows(void *out, const int64_t *sources, size_t rows, size_t width);
 int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]);
 uint64_t hw_xxh3(const void *data, size_t length);
+uint64_t hw_xxh3_copy(void *out, const void *data, size_t length); /* of the copy, made as it is hashed */
 
 /* Resampling along one axis: target pixel o = sum over t of source[first[o] + t] * weight[o * taps + t] / 32768. */
 typedef struct {
@@ -93,8 +94,16 @@ void hw_axis_build(hw_axis *axis, void *memory, int targets, double scale, doubl
 void hw_blend_rows(int16_t *out, const uint8_t *const *rows, const int16_t *weight, int taps, int lanes);
 void hw_resample_row(int16_t *out, const int16_t *row, const hw_axis *axis, const int16_t *wide, int origin);
 void hw_spread_weights(int16_t *wide, const hw_axis *axis);
-void hw_rotate_row(int16_t *out, unsigned char *inside, const int16_t *image, int width, int height, int targets,
-                   const double start[2], const double step[2], const double low[2], const double high[2]);
+
+/* An upright picture that slanted lines are sampled from: Q7, 4 lanes. A row is a pixel and the picture a row larger than
+ * it says, read with weight 0. */
+typedef struct {
+    int16_t *pixels;
+    int columns, rows;                /* columns * rows fits int32, either times 32768 too */
+} hw_canvas;
+
+void hw_slant_run(const double start[2], const double step[2], const double low[2], const double high[2], int targets, int *begin, int *end);
+void hw_slant_row(int16_t *out, const hw_canvas *canvas, const double start[2], const double step[2], int begin, int end);
 
 /* Writing Q7 pixels to the batch: normalised, converted, laid out. */
 void hw_store_row(const hw_spec *spec, uint64_t out, int y, int begin, int end, const int16_t *row);

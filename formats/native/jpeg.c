@@ -21,11 +21,15 @@
 #error "headway's native core needs libjpeg-turbo 2.1 or newer"
 #endif
 
-/* What a slanted map is cut from: Q7, 4 lanes, `columns` pixels a row. */
+/* A slanted map in the making: target rows are sampled as soon as the canvas has what they need, while it is in cache. */
 typedef struct {
-    int16_t *pixels;
-    int columns;
-} canvas;
+    hw_canvas canvas;
+    int16_t *row;               /* a target row */
+    double start[2];            /* the target's corner, in canvas pixels (x, y); then what a target column and row add */
+    double across[2], down[2];
+    double low[2], high[2];     /* the image's edges there */
+    int next, by, left;         /* target row to make next, the direction to go on in, rows still to make */
+} slant;
 
 typedef struct {
     hw_client client; /* first: huffman.c finds it here */
@@ -43,7 +47,9 @@ typedef struct {
     int whole;          /* an end-of-image marker was seen, so what is left unread is there */
     int64_t deadline_ns; /* of this thread's CPU time */
     unsigned calls;
-    canvas canvas;
+    size_t room;        /* bytes at the head of the scratch that `stream` leaves alone */
+    unsigned char *head;
+    slant slant;
 } decoder;
 
 /* Thread CPU time, not wall time: a suspended or crowded machine must not fail a good image. */
@@ -141,12 +147,17 @@ static void check_limits(decoder *d) {
     if (!d->whole) refuse(d, HW_CORRUPT, "no end-of-image marker after the scans");
 }
 
-/* The smallest of libjpeg-turbo's fast scales at which a target pixel still spans at least one decoded pixel. */
+/* Decoded pixels that a target pixel spans at least. At 1 the DCT does all of the shrinking and a picture is as far from
+ * float64 as it gets (42 dB at 1/2); a little below, ours still smooths it (44 dB at 0.55), and twice as fine a decode would
+ * cost a fifth more. tests/formats/test_native_images.py holds the floors. */
+static const double LEAST_PIXELS = 0.88;
+
+/* The smallest of libjpeg-turbo's fast scales that leaves that many. */
 static int eighths_for(const decoder *d, double density_x, double density_y) {
     double densest = density_x > density_y ? density_x : density_y;
     if (d->job->flags & HW_FULL_SIZE) return 8;
     for (int n = 1; n < 8; n *= 2)
-        if (n / 8.0 >= densest * (1 - 1e-9)) return n;
+        if (n / 8.0 >= densest * LEAST_PIXELS) return n;
     return 8;
 }
 
@@ -161,11 +172,15 @@ static unsigned char *take(unsigned char **at, size_t bytes) {
     return block;
 }
 
-typedef void row_sink(decoder *d, void *to, int y, int16_t *row);
+/* Where resampled rows go: `place` says where row y is to be written, Q7, and `done` hears that it was. */
+typedef struct {
+    int16_t *(*place)(decoder *d, int y);
+    void (*done)(decoder *d, const hw_axis *x, int y);
+} row_sink;
 
-/* Decode and resample; each finished target row of [y->begin, y->end) goes to `sink` once, in the order it comes. */
-static void stream(decoder *d, int eighths, double scale_x, double shift_x, int columns, double scale_y, double shift_y, int rows, row_sink *sink,
-                   void *to, hw_axis *x, hw_axis *y) {
+/* Decode and resample; each target row of [y->begin, y->end) goes to `sink` once, in the order it comes. */
+static void stream(decoder *d, int eighths, double scale_x, double shift_x, int columns, double scale_y, double shift_y, int rows,
+                   const row_sink *sink, hw_axis *x, hw_axis *y) {
     struct jpeg_decompress_struct *j = &d->jpeg;
     double step_x = eighths / 8.0 / fabs(scale_x), step_y = eighths / 8.0 / fabs(scale_y);
     int wide = (int)(((int64_t)j->image_width * eighths + 7) / 8), high = (int)(((int64_t)j->image_height * eighths + 7) / 8);
@@ -175,15 +190,16 @@ static void stream(decoder *d, int eighths, double scale_x, double shift_x, int 
     size_t most = 2 * HW_MOST_STEP + 2, axis_x = hw_axis_bytes(columns, step_x), axis_y = hw_axis_bytes(rows, step_y);
     size_t ring_rows = (size_t)(step_y > 1 ? 2 * step_y : 2) + 3;
     size_t line = ((size_t)wide + 64) * 4; /* libjpeg writes whole iMCU columns at a crop's right edge */
-    size_t total = axis_x + axis_y + ring_rows * (line + 64) + (line + 4 * most) * 2 + (size_t)columns * 4 * 2 + axis_x * 4 + 64 * 16;
+    size_t total = d->room + axis_x + axis_y + ring_rows * (line + 64) + (line + 4 * most) * 2 + axis_x * 4 + 64 * 17;
     unsigned char *at = hw_reserve(d->scratch, total);
     if (at == NULL) refuse(d, HW_NO_MEMORY, "no memory for working rows");
+    d->head = take(&at, d->room);
     hw_axis_build(x, take(&at, axis_x), columns, scale_x, shift_x, (int)j->image_width, eighths, wide);
     hw_axis_build(y, take(&at, axis_y), rows, scale_y, shift_y, (int)j->image_height, eighths, high);
     if (x->begin == x->end || y->begin == y->end) return;
     int16_t *weights = (int16_t *)take(&at, (size_t)columns * x->taps * 4 * sizeof(int16_t));
     if (!x->copy) hw_spread_weights(weights, x);
-    int16_t *blended = (int16_t *)take(&at, (line + 4 * most) * 2), *finished = (int16_t *)take(&at, (size_t)columns * 4 * 2);
+    int16_t *blended = (int16_t *)take(&at, (line + 4 * most) * 2);
     int needed = x->high - x->low;
     memset(blended + 4L * needed, 0, (size_t)x->taps * 4 * 2); /* read with weight 0 by the last pixels */
     unsigned char *ring = at;
@@ -215,8 +231,8 @@ static void stream(decoder *d, int eighths, double scale_x, double shift_x, int 
         const uint8_t *lines[2 * HW_MOST_STEP + 2];
         for (int t = 0; t < taps; t++) lines[t] = ring + (size_t)((first + t) % taps) * line + offset;
         hw_blend_rows(blended, lines, y->weight + (size_t)o * taps, taps, 4 * needed);
-        hw_resample_row(finished, blended, x, weights, x->low);
-        sink(d, to, o, finished);
+        hw_resample_row(sink->place(d, o), blended, x, weights, x->low);
+        sink->done(d, x, o);
     }
     if (!d->whole) { /* nothing marks the end: only reading on can tell a lost marker from lost rows */
         if (next + 1 < high) jpeg_skip_scanlines(j, (JDIMENSION)(high - 1 - next));
@@ -227,33 +243,81 @@ static void stream(decoder *d, int eighths, double scale_x, double shift_x, int 
     }
 }
 
-static void store(decoder *d, void *to, int y, int16_t *row) {
-    const hw_axis *x = to;
-    hw_store_row(d->spec, d->job->out, y, x->begin, x->end, row);
+static int16_t *one_row(decoder *d, int y) {
+    (void)y;
+    return (int16_t *)d->head;
+}
+
+static void store(decoder *d, const hw_axis *x, int y) {
+    hw_store_row(d->spec, d->job->out, y, x->begin, x->end, (int16_t *)d->head);
     hw_fill_row(d->spec, d->job->out, y, 0, x->begin);
     hw_fill_row(d->spec, d->job->out, y, x->end, d->spec->width);
+}
+
+static const row_sink target_rows = {one_row, store};
+
+static void fill_rows(decoder *d, int begin, int end) {
+    for (int row = begin; row < end; row++) hw_fill_row(d->spec, d->job->out, row, 0, d->spec->width);
 }
 
 static void decode_upright(decoder *d) {
     const double *a = d->job->affine;
     const hw_spec *spec = d->spec;
     hw_axis x = {0}, y = {0};
-    stream(d, eighths_for(d, fabs(a[0]), fabs(a[4])), a[0], a[2], spec->width, a[4], a[5], spec->height, store, &x, &x, &y);
+    d->room = (size_t)spec->width * 8;
+    stream(d, eighths_for(d, fabs(a[0]), fabs(a[4])), a[0], a[2], spec->width, a[4], a[5], spec->height, &target_rows, &x, &y);
     int empty = x.begin == x.end || y.begin == y.end;
-    for (int row = 0; row < spec->height; row++)
-        if (empty || row < y.begin || row >= y.end) hw_fill_row(spec, d->job->out, row, 0, spec->width);
+    fill_rows(d, 0, empty ? spec->height : y.begin);
+    if (!empty) fill_rows(d, y.end, spec->height);
 }
 
-static void keep(decoder *d, void *to, int y, int16_t *row) {
-    canvas *c = to;
-    (void)d;
-    memcpy(c->pixels + (size_t)y * c->columns * 4, row, (size_t)c->columns * 8);
+static void corner(const slant *s, int o, double at[2]) {
+    for (int k = 0; k < 2; k++) at[k] = s->start[k] + (o + 0.5) * s->down[k];
 }
+
+/* Make the target rows that read no canvas row from `ready` on. */
+static void sample_rows(decoder *d, int ready) {
+    slant *s = &d->slant;
+    const hw_spec *spec = d->spec;
+    for (; s->left > 0; s->left--, s->next += s->by) {
+        double at[2];
+        int begin, end;
+        corner(s, s->next, at);
+        double deepest = at[1] + (s->across[1] > 0 ? spec->width * s->across[1] : 0);
+        if (ready < s->canvas.rows && deepest + 2 > ready) return;
+        hw_slant_run(at, s->across, s->low, s->high, spec->width, &begin, &end);
+        hw_slant_row(s->row, &s->canvas, at, s->across, begin, end);
+        hw_store_row(spec, d->job->out, s->next, begin, end, s->row);
+        hw_fill_row(spec, d->job->out, s->next, 0, begin);
+        hw_fill_row(spec, d->job->out, s->next, end, spec->width);
+    }
+}
+
+static size_t pitch(const hw_canvas *c) { return ((size_t)c->columns + 1) * 4; }
+
+static int16_t *canvas_row(decoder *d, int y) {
+    hw_canvas *c = &d->slant.canvas;
+    if (c->pixels == NULL) { /* the first row that comes; scratch holds an older image */
+        c->pixels = (int16_t *)d->head;
+        d->slant.row = c->pixels + pitch(c) * ((size_t)c->rows + 1);
+        memset(c->pixels, 0, pitch(c) * (size_t)y * 2);
+    }
+    return c->pixels + pitch(c) * (size_t)y;
+}
+
+static void sample_on(decoder *d, const hw_axis *x, int y) {
+    int16_t *row = canvas_row(d, y);
+    memset(row, 0, (size_t)x->begin * 8);
+    memset(row + 4L * x->end, 0, (pitch(&d->slant.canvas) - 4 * (size_t)x->end) * 2);
+    sample_rows(d, y + 1);
+}
+
+static const row_sink canvas_rows = {canvas_row, sample_on};
 
 /* A slanted map: first the upright part (region, scale, antialiasing) onto a canvas about as fine as the target, then
  * one bilinear pass along the target's rows. */
 static void decode_slanted(decoder *d, const double *back) {
-    canvas *c = &d->canvas;
+    slant *s = &d->slant;
     const double *a = d->job->affine;
     const hw_spec *spec = d->spec;
     double extent[2] = {d->jpeg.image_width, d->jpeg.image_height}, density[2], low[2], high[2];
@@ -274,35 +338,24 @@ static void decode_slanted(decoder *d, const double *back) {
         origin[k] = origin[k] < 0 ? 0 : origin[k] > cells - 1 ? cells - 1 : origin[k];
         end = end > cells ? cells : end;
         size[k] = low[k] < high[k] && end > origin[k] ? end - origin[k] : 0;
+        s->across[k] = back[3 * k] * density[k], s->down[k] = back[3 * k + 1] * density[k];
+        s->start[k] = back[3 * k + 2] * density[k] - origin[k];
+        s->low[k] = -origin[k], s->high[k] = extent[k] * density[k] - origin[k];
     }
     if (size[0] == 0 || size[1] == 0) {
-        for (int row = 0; row < spec->height; row++) hw_fill_row(spec, d->job->out, row, 0, spec->width);
+        fill_rows(d, 0, spec->height);
         return;
     }
-    int64_t bytes = (int64_t)size[0] * size[1] * 8;
-    if (bytes > spec->max_bytes) refuse(d, HW_LIMIT, "a rotation needs more working memory than allowed");
-    c->columns = size[0];
-    c->pixels = calloc(1, (size_t)bytes);
-    if (c->pixels == NULL) refuse(d, HW_NO_MEMORY, "no memory for a rotation's canvas");
+    d->room = ((size_t)size[0] + 1) * ((size_t)size[1] + 1) * 8 + (size_t)spec->width * 8;
+    if ((int64_t)d->room > spec->max_bytes || d->room / 8 > INT32_MAX) refuse(d, HW_LIMIT, "a rotation needs more working memory than allowed");
+    s->canvas.columns = size[0], s->canvas.rows = size[1];
+    s->by = s->down[1] < 0 ? -1 : 1, s->next = s->by < 0 ? spec->height - 1 : 0, s->left = spec->height;
     hw_axis x = {0}, y = {0};
-    stream(d, eighths_for(d, density[0], density[1]), density[0], -origin[0], size[0], density[1], -origin[1], size[1], keep, c, &x, &y);
-    unsigned char *at = hw_reserve(d->scratch, (size_t)spec->width * 9 + 128);
-    if (at == NULL) refuse(d, HW_NO_MEMORY, "no memory for a rotation's row");
-    int16_t *row = (int16_t *)at;
-    unsigned char *inside = at + (size_t)spec->width * 8;
-    double step[2], start[2], least[2], most[2];
-    for (int k = 0; k < 2; k++) {
-        step[k] = back[3 * k] * density[k];
-        least[k] = -origin[k], most[k] = extent[k] * density[k] - origin[k];
-    }
-    for (int o = 0; o < spec->height; o++) {
-        for (int k = 0; k < 2; k++) start[k] = (back[3 * k + 1] * (o + 0.5) + back[3 * k + 2]) * density[k] - origin[k];
-        hw_rotate_row(row, inside, c->pixels, size[0], size[1], spec->width, start, step, least, most);
-        for (int begin = 0, end; begin < spec->width; begin = end) { /* runs of inside and outside */
-            for (end = begin; end < spec->width && inside[end] == inside[begin]; end++) {}
-            if (inside[begin]) hw_store_row(spec, d->job->out, o, begin, end, row);
-            else hw_fill_row(spec, d->job->out, o, begin, end);
-        }
+    stream(d, eighths_for(d, density[0], density[1]), density[0], -origin[0], size[0], density[1], -origin[1], size[1], &canvas_rows, &x, &y);
+    if (s->canvas.pixels == NULL) fill_rows(d, 0, spec->height);
+    else {
+        memset(canvas_row(d, y.end), 0, pitch(&s->canvas) * ((size_t)size[1] + 1 - (size_t)y.end) * 2);
+        sample_rows(d, size[1]);
     }
 }
 
@@ -329,7 +382,6 @@ static int attempt(const hw_spec *spec, const hw_image *job, char *message, hw_s
     d.progress.progress_monitor = on_progress;
     if (setjmp(d.escape)) {
         jpeg_destroy_decompress(&d.jpeg);
-        free(d.canvas.pixels);
         return d.status;
     }
     d.jpeg.client_data = &d;
@@ -343,7 +395,6 @@ static int attempt(const hw_spec *spec, const hw_image *job, char *message, hw_s
     if (fabs(job->affine[1]) * d.jpeg.image_height < 1e-6 && fabs(job->affine[3]) * d.jpeg.image_width < 1e-6) decode_upright(&d);
     else decode_slanted(&d, back);
     jpeg_destroy_decompress(&d.jpeg); /* rows below the region are never entropy-decoded */
-    free(d.canvas.pixels);
     return d.odd ? HW_WARNING : HW_OK;
 }
 

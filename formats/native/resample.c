@@ -1,4 +1,4 @@
-/* Separable antialiased resampling in 16-bit fixed point, and bilinear sampling along a slanted line. The filter is a
+/* Separable antialiased resampling in 16-bit fixed point. The filter is a
  * triangle as wide as the step between target pixels (at least one source pixel), so downscaling averages all that it
  * drops; at a step of one with whole offsets it is a copy. Values carry 7 fraction bits and weights 15, which keeps the
  * sum within 0.05 of a level of exact arithmetic (tests/formats/test_native_images.py). */
@@ -216,25 +216,4 @@ void hw_resample_row(int16_t *out, const int16_t *row, const hw_axis *axis, cons
     }
 #endif
     resample_plain(out, row, axis, wide, origin);
-}
-
-/* Bilinear samples of `image` (Q7, 4 lanes) along start + o * step, both in its pixels. A sample outside [low, high) is
- * marked so in `inside`; one inside but near the border takes the nearest pixels. */
-HW_CLONES void hw_rotate_row(int16_t *restrict out, unsigned char *restrict inside, const int16_t *restrict image, int width, int height, int targets,
-                             const double start[2], const double step[2], const double low[2], const double high[2]) {
-    for (int o = 0; o < targets; o++) {
-        double x = start[0] + (o + 0.5) * step[0], y = start[1] + (o + 0.5) * step[1];
-        inside[o] = x >= low[0] && x < high[0] && y >= low[1] && y < high[1];
-        if (!inside[o]) continue;
-        float u = (float)(x - 0.5), v = (float)(y - 0.5);
-        u = u < 0 ? 0 : u > (float)(width - 1) ? (float)(width - 1) : u;
-        v = v < 0 ? 0 : v > (float)(height - 1) ? (float)(height - 1) : v;
-        int i = (int)u, j = (int)v;
-        long right = i + 1 < width ? 4 : 0, below = j + 1 < height ? 4L * width : 0;
-        const int16_t *p = image + 4 * ((long)j * width + i);
-        float fx = u - (float)i, fy = v - (float)j;
-        float a = (1 - fx) * (1 - fy), b = fx * (1 - fy), c = (1 - fx) * fy, d = fx * fy;
-        for (int lane = 0; lane < 4; lane++)
-            out[4L * o + lane] = (int16_t)(p[lane] * a + p[right + lane] * b + p[below + lane] * c + p[below + right + lane] * d + 0.5f);
-    }
 }

@@ -112,6 +112,19 @@ void hw_store_row(const hw_spec *spec, uint64_t out, int y, int begin, int end, 
     }
 }
 
+/* Planes; the general loop is a store a pixel. */
+static void fill_words(uint32_t *at, const void *item, int count) {
+    uint32_t value;
+    memcpy(&value, item, sizeof value);
+    for (int k = 0; k < count; k++) at[k] = value;
+}
+
+static void fill_halves(uint16_t *at, const void *item, int count) {
+    uint16_t value;
+    memcpy(&value, item, sizeof value);
+    for (int k = 0; k < count; k++) at[k] = value;
+}
+
 void hw_fill_row(const hw_spec *spec, uint64_t out, int y, int begin, int end) {
     int size = item_bytes(spec);
     for (int c = 0; c < 3; c++) {
@@ -122,7 +135,10 @@ void hw_fill_row(const hw_spec *spec, uint64_t out, int y, int begin, int end) {
         int step = spec->layout == HW_HWC ? 3 * size : size;
         char *at = (char *)(uintptr_t)out + y * spec->row_bytes + (int64_t)begin * step;
         at += spec->layout == HW_HWC ? c * size : c * spec->plane_bytes;
-        for (int k = begin; k < end; k++, at += step) memcpy(at, item, size);
+        if (step == 4) fill_words((uint32_t *)at, item, end - begin);
+        else if (step == 2) fill_halves((uint16_t *)at, item, end - begin);
+        else
+            for (int k = begin; k < end; k++, at += step) memcpy(at, item, size);
     }
 }
 
