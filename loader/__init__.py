@@ -9,6 +9,7 @@ from .images import Images
 from .mixed import Mixed, mix
 from .mixture import Mixture
 from .options import LoaderOptions
+from .pace import Pace
 from .padding import Padding
 from .quarantine import read_quarantine
 from .sequential import Evaluation, Sequential
@@ -34,6 +35,7 @@ __all__ = [
     "LoaderOptions",
     "Mixed",
     "Mixture",
+    "Pace",
     "Padding",
     "Peers",
     "Sequential",

@@ -110,7 +110,8 @@ class Engine(Generic[B]):
         """What was done on the batch that `next` returned last."""
         self._recipe, self._pool = recipe, pool
         self._next, self._last = first, last
-        self._prefetch, self._stall_s = prefetch, stall_s
+        self.prefetch, self._stall_s = prefetch, stall_s
+        """Steps to have open beyond the one asked for; may be changed at any time."""
         self._threads_wanted, self._claim = threads, claim
         # An RLock: the consumer's iterator may be finalised, and close us, in a thread that holds it.
         lock = threading.RLock()
@@ -284,7 +285,7 @@ class Engine(Generic[B]):
         for step in self._steps:
             if step.tasks:
                 return step, step.tasks.popleft()
-        room = self._prefetch + self._waiting
+        room = self.prefetch + self._waiting
         if not self._planning and self._next < self._last and len(self._steps) < room:
             self._planning = True
             step = _Step(self._next, trail=self._trail())

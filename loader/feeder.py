@@ -69,7 +69,7 @@ class FeederEngine(Engine[Batch]):
             first=feeding.first,
             last=feeding.last,
             threads=1,
-            prefetch=feeding.options.prefetch,
+            prefetch=feeding.options.batches_ahead,
             stall_s=feeding.options.stall_s,
             claim=claim,
             trail=trail,
@@ -255,7 +255,7 @@ class _Feeder:
 
     def get(self, number: int) -> _Arrived:
         """Return batch `number` once it is there."""
-        ahead = self._feeding.options.prefetch
+        ahead = self._feeding.options.batches_ahead
         allow = number + (max(ahead, self._count - 1) if ahead else 0)
         for child in self.children:
             child.tell(allow)

@@ -34,6 +34,10 @@ class NativeDecoder:
         if kernel.threads() < threads:
             kernel.set_threads(threads)
 
+    def resize(self, threads: int) -> None:
+        """Have so many native threads from now on, for all loaders of the process."""
+        kernel.set_threads(threads)
+
     def decode(self, jobs: ImageJobs) -> NDArray[np.int8]:
         """Decode every job into its place and return a status each."""
         is_jpeg = np.array([codec == "jpeg" for codec in jobs.codecs], np.bool_)

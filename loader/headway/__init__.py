@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headway.loader import LoaderOptions as LoaderOptions
     from headway.loader import Mixed as Mixed
     from headway.loader import Mixture as Mixture
+    from headway.loader import Pace as Pace
     from headway.loader import Padding as Padding
     from headway.loader import Peers as Peers
     from headway.loader import Sequential as Sequential
@@ -70,6 +71,7 @@ _HOMES = {
     "Mixed": "headway.loader",
     "Mixture": "headway.loader",
     "NotASet": "headway.formats",
+    "Pace": "headway.loader",
     "Padding": "headway.loader",
     "Peers": "headway.loader",
     "Sequential": "headway.loader",
@@ -117,6 +119,7 @@ __all__ = [
     "Mixed",
     "Mixture",
     "NotASet",
+    "Pace",
     "Padding",
     "Peers",
     "Sequential",
