@@ -27,7 +27,8 @@ class Claim:
 
     def __init__(self, threads: int, *, at_least: int = 1) -> None:
         global _claims
-        self._threads, self._at_least = threads, at_least
+        self.threads, self._at_least = threads, at_least
+        """What is claimed; may be changed while the iterator lives."""
         with _lock:
             _claims = (*_claims, self)
 
@@ -35,8 +36,8 @@ class Claim:
         """Return how many threads may work now; changes as other iterators come and go."""
         claims = _claims
         if len(claims) < 2 or self not in claims:
-            return self._threads
-        each, rest = divmod(self._threads, len(claims))
+            return max(self._at_least, self.threads)
+        each, rest = divmod(self.threads, len(claims))
         return max(self._at_least, each + (claims.index(self) < rest))
 
     def end(self) -> None:

@@ -52,7 +52,9 @@ _CALM_ROUNDS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """What the scheduler is told; whatever is None is chosen by measurement, and its current value is in the metrics.
+    """What the scheduler is told; whatever is None is chosen by measurement, and its current value is in `DataLoader.stats`.
+
+    Also chosen: `LoaderOptions.prefetch` (metric `batches_ahead`) and `num_workers` (metric `decode_threads`).
 
     >>> Pace(requests=16).headway_s
     2.0
@@ -60,8 +62,6 @@ class Pace:
 
     headway_s: float = 2.0
     """Seconds of input to hold ready ahead of the consumer."""
-    batches: int | None = None
-    """Decoded batches ahead (metric `batches_ahead`); None: as the headway takes, at most 4. The rest waits encoded."""
     requests: int | None = None
     """Requests to a store in flight (metric `requests_in_flight`); None: latency × rate, found by probing."""
     hedge_after_s: float | None = None
@@ -70,14 +70,13 @@ class Pace:
     hedge_share: float = 0.02
     """Second requests, as a share of all."""
     governor: bool = True
-    """Use fewer decode threads (metric `decode_threads`) while they slow the consumer's own step and batches are not late."""
+    """Use fewer decode threads while they slow the consumer's own step and batches are not late."""
 
     def __post_init__(self) -> None:
         if not 0 < self.headway_s < 3600:
             raise UsageError(f"Pace: headway_s must be above 0 and below 3600, found {self.headway_s!r}")
-        for name, value in (("batches", self.batches), ("requests", self.requests)):
-            if value is not None and not 1 <= value <= 4096:
-                raise UsageError(f"Pace: {name} must be None (chosen) or from 1 to 4096, found {value!r}")
+        if self.requests is not None and not 1 <= self.requests <= 4096:
+            raise UsageError(f"Pace: requests must be None (chosen) or from 1 to 4096, found {self.requests!r}")
         if self.hedge_after_s is not None and not self.hedge_after_s > 0:
             raise UsageError(f"Pace: hedge_after_s must be None (chosen) or above 0, found {self.hedge_after_s!r}")
         if not 0 <= self.hedge_share <= 1:

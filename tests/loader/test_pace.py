@@ -270,7 +270,7 @@ def test_any_step_times_keep_threads_in_bounds(times: list[tuple[float, float]],
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"headway_s": 0}, {"batches": 0}, {"requests": 5000}, {"hedge_after_s": 0}, {"hedge_share": 1.5}], ids=str
+    "wrong", [{"headway_s": 0}, {"requests": 5000}, {"hedge_after_s": 0}, {"hedge_share": 1.5}], ids=str
 )
 def test_a_pace_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
