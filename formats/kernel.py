@@ -35,6 +35,7 @@ __all__ = [
     "copy_jobs",
     "gather",
     "image_jobs",
+    "jpeg_scan",
     "points_decode",
     "set_threads",
     "submit",
@@ -274,6 +275,14 @@ def points_decode(data: Any, columns: NDArray[Any], points: int) -> None:  # Any
     native = _load()
     assert native is not None, "callers ask available() first"
     native.points_decode(data, columns, points)
+
+
+def jpeg_scan(data: Any) -> tuple[Any, ...] | None:  # Any: a contiguous buffer; jpeg.py names the facts
+    """Return the facts of a JPEG that is whole by its markers, None for any other; for jpeg.py alone."""
+    native = _load()
+    assert native is not None, "callers ask available() first"
+    facts: tuple[Any, ...] | None = native.jpeg_scan(data)
+    return facts
 
 
 def available() -> bool:

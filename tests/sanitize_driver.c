@@ -1,6 +1,7 @@
 /* Runs the native core, alone, over files and over mutants of them: built with AddressSanitizer and UBSan by
  * tests/sanitize.py. Every encoded input and every output lies in a block of exactly its size, so that one byte too many
  * is seen. Usage: driver SEED MUTANTS FILE... */
+#include "../formats/native/jpeg_scan.h"
 #include "../formats/native/pool.h"
 
 /* slant.c once more, without its machine variants. */
@@ -144,6 +145,8 @@ static void run_step(const blob *files, int count, int pristine, long *tally) {
     for (int k = 0; k < BATCH; k++) {
         blob file = files[below((uint64_t)count)];
         data[k] = pristine ? (blob){memcpy(malloc(file.size ? file.size : 1), file.bytes, file.size), file.size} : mutate(file);
+        hw_jpeg_facts facts; /* test_jpeg_walks.py compares them with the walk in Python */
+        hw_scan_jpeg(data[k].bytes, data[k].size, &facts);
         specs[k] = draw_spec();
         size_t out = (size_t)specs[k].plane_bytes * 3, room = data[k].size + (size_t)below(9);
         images[k] = (hw_image){.data = (uintptr_t)data[k].bytes, .length = data[k].size, .out = (uintptr_t)malloc(out), .spec = (uint32_t)k};

@@ -9,6 +9,7 @@ static PyMethodDef methods[] = {
     {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close(): cancel what is queued and end the threads.")},
     {"gather", hw_py_gather, METH_VARARGS, PyDoc_STR("gather(sources, out): rows from their addresses to contiguous memory.")},
     {"xxh3_64", hw_py_xxh3_64, METH_O, PyDoc_STR("xxh3_64(data) -> int: the xxh3-64 of a buffer, taken without the interpreter lock.")},
+    {"jpeg_scan", hw_py_jpeg_scan, METH_O, PyDoc_STR("jpeg_scan(data) -> facts of a whole JPEG, or None: its markers walked, nothing decoded.")},
     {"points_decode", hw_py_points_decode, METH_VARARGS, PyDoc_STR("points_decode(data, columns, points): one payload of points to memory.")},
     {NULL, NULL, 0, NULL},
 };

@@ -15,6 +15,9 @@ PyObject *hw_py_gather(PyObject *module, PyObject *args);
 PyObject *hw_py_xxh3_64(PyObject *module, PyObject *data);
 int hw_py_add_step(PyObject *module);
 
+/* jpeg_scan_call.c */
+PyObject *hw_py_jpeg_scan(PyObject *module, PyObject *data);
+
 /* points_call.c */
 PyObject *hw_py_points_decode(PyObject *module, PyObject *args);
 
