@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from .download import local_set
 from .errors import CorruptShard
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import Manifest
@@ -39,7 +40,7 @@ def convert_set(
     """
     target = os.fspath(destination)
     advance: Callable[[int], None] = progress.advance if progress is not None else lambda amount: None
-    with as_typed("convert into", target), open_set(location, limits=limits) as packed:
+    with as_typed("convert into", target), open_set(local_set(location, limits=limits), limits=limits) as packed:
         if progress is not None:
             progress.begin("converting", sum(stats.bytes for stats in packed.manifest.sensors.values()))
         with staged(target, overwrite=overwrite, resume=False, limits=limits) as staging:
@@ -65,7 +66,7 @@ def copy_attachments(packed: PackedSet, staging: Path) -> None:
         target = staging / file.path
         target.parent.mkdir(exist_ok=True)
         if not target.exists():
-            data = read_attachment(packed.location, file, packed.limits)
+            data = read_attachment(packed.directory, file, packed.limits)
             with open(target, "xb") as out:
                 out.write(data)
                 out.flush()

@@ -1,4 +1,4 @@
-"""A set that lies in an object store, brought whole into the local cache and checked: what opening a URL reads from.
+"""A set that lies in an object store, brought whole into the local cache and checked: for what reads every byte of it.
 
 Each file is fetched once for all processes of a node: under a lock, written aside, compared with the hash that the manifest
 states, renamed. The folder is named by the manifest's digest, so a set that was published anew is fetched anew. Nothing is
@@ -7,6 +7,7 @@ ever removed here; delete `sets` in headway's cache directory to free the space.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -22,7 +23,7 @@ from .limits import DEFAULT_LIMITS, Limits
 from .manifest import MANIFEST_NAME, Manifest
 from .stores import Store, is_remote, local_path, open_store
 
-__all__ = ["local_set"]
+__all__ = ["fetch_file", "local_set", "manifest_bytes"]
 
 # 16 MiB: long enough to hide the first-byte time of object stores (bench/limits.py measures the rest), short enough to retry.
 _READ: Final = 16 << 20
@@ -40,7 +41,7 @@ def local_set(location: str | os.PathLike[str], *, limits: Limits = DEFAULT_LIMI
         return local_path(location)
     url = os.fspath(location)
     with closing(open_store(url)) as store:
-        data = _manifest_bytes(store, url, limits)
+        data = manifest_bytes(store, url, limits)
         manifest = Manifest.decode(data, limits=limits)
         manifest.check_pinned(url, expect_digest)
         root = cache_directory("sets")
@@ -59,17 +60,20 @@ def local_set(location: str | os.PathLike[str], *, limits: Limits = DEFAULT_LIMI
     return folder
 
 
-def _manifest_bytes(store: Store, url: str, limits: Limits) -> bytes:
+def manifest_bytes(store: Store, url: str, limits: Limits) -> bytes:
+    """Return the manifest of the set at `url`, by one request."""
     try:
-        entry = store.head(MANIFEST_NAME)
+        _, data = store.whole(MANIFEST_NAME, limits.manifest_bytes)
     except FileNotFoundError as error:
         raise NotASet(
             f"cannot open a set at {url!r}: no {MANIFEST_NAME} there; either it is no set, or packing never finished: "
             "run pack-dataset again (with --resume to keep finished shards)"
         ) from error
-    if entry.size > limits.manifest_bytes:
-        raise LimitExceeded(f"cannot read {MANIFEST_NAME} at {url!r}: {entry.size} bytes, limit {limits.manifest_bytes}")
-    return bytes(store.read(MANIFEST_NAME, 0, entry.size, version=entry.version))
+    except StoreError as error:
+        if error.errno == errno.EFBIG:
+            raise LimitExceeded(f"cannot read {MANIFEST_NAME} at {url!r}: {error}; raise Limits.manifest_bytes") from error
+        raise
+    return bytes(data)
 
 
 def _fetch_all(store: Store, folder: Path, manifest: Manifest, limits: Limits) -> None:
@@ -84,7 +88,7 @@ def _fetch_all(store: Store, folder: Path, manifest: Manifest, limits: Limits) -
         wanted[shard.sums_name] = shard.sums_xxh3
     wanted |= {file.path: file.sha256 for drive in manifest.drives for file in drive.attachments}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        done = [pool.submit(_fetch, store, folder, name, digest) for name, digest in sorted(wanted.items())]
+        done = [pool.submit(fetch_file, store, folder, name, digest) for name, digest in sorted(wanted.items())]
         try:
             for each in done:
                 each.result()
@@ -93,7 +97,7 @@ def _fetch_all(store: Store, folder: Path, manifest: Manifest, limits: Limits) -
             raise
 
 
-def _fetch(store: Store, folder: Path, name: str, digest: str) -> None:
+def fetch_file(store: Store, folder: Path, name: str, digest: str) -> None:
     """Download one file and compare its SHA-256, or its xxh3 where the digest is of that length."""
     if (folder / name).exists():
         return  # put there by a run that was interrupted; it was checked before it got its name

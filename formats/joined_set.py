@@ -42,6 +42,7 @@ class JoinedSet(PackedSet):
             raise UsageError("cannot join 0 sets: expected one or more")
         self.sets = tuple(sets)
         first = sets[0]
+        self.remote = None  # shards and what is remote stay with the sets
         self.location = Path(" + ".join(str(each.location) for each in sets))
         self.limits = first.limits
         self.set_id = hashlib.sha256("\0".join(each.set_id for each in sets).encode()).hexdigest()
@@ -67,6 +68,17 @@ class JoinedSet(PackedSet):
         """Return shard number `shard`, counted over all sets, opened once by its own."""
         which = int(np.searchsorted(self._shard_starts, shard, side="right")) - 1
         return self.sets[which].shard(shard - int(self._shard_starts[which]))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether payloads of any of the sets are fetched."""
+        return any(each.is_remote for each in self.sets)
+
+    def prepare(self, frames: NDArray[Any], *, want_by: float = float("inf")) -> None:
+        """Begin to bring the index of the shards that hold `frames`, where it is not on this machine."""
+        frames = np.asarray(frames, np.int64)
+        for each, start, stop in zip(self.sets, self.set_starts, self.set_starts[1:], strict=False):
+            each.prepare(frames[(frames >= start) & (frames < stop)] - start, want_by=want_by)
 
     def attachment(self, drive: str, name: str) -> bytes:
         """Return an attachment of a drive; refused where sets hold different ones for drives of that name."""

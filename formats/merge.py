@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .convert import copy_attachments
+from .download import local_set
 from .errors import CorruptShard, UsageError
 from .integrity import HashedWriter
 from .limits import DEFAULT_LIMITS, Limits
@@ -44,7 +45,7 @@ def merge_sets(
     if len(locations) < 2:
         raise UsageError(f"cannot merge {len(locations)} sets: name at least two")
     target = os.fspath(destination)
-    sets = [open_set(location, limits=limits) for location in locations]
+    sets = [open_set(local_set(location, limits=limits), limits=limits) for location in locations]
     _check_compatible(sets)
     advance: Callable[[int], None] = progress.advance if progress is not None else lambda amount: None
     if progress is not None:
@@ -55,7 +56,7 @@ def merge_sets(
         for packed in sets:
             first = len(shards)
             for shard in packed.manifest.shards:
-                _copy_shard(packed.location, staging.path, shard, advance)
+                _copy_shard(packed.directory, staging.path, shard, advance)
                 shards.append(shard)
             for drive in packed.drives:
                 parts = tuple(replace(part, shard=part.shard + first) for part in drive.parts)

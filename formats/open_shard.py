@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from .manifest import Shard
 from .schema import Schema, Sensor
 from .shard_arrow import ArrowIndex
 
-__all__ = ["OpenShard", "PayloadTable"]
+__all__ = ["OpenShard", "PayloadTable", "Place"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +29,30 @@ class PayloadTable:
     hash: NDArray[np.uint64]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one payload lies in its shard's data file."""
+
+    start: int
+    stop: int
+    hash: int
+    """xxh3-64."""
+
+
 class OpenShard:
     """Views of one shard. Sizes are compared on opening; index bytes when first used; payload bytes by their readers."""
 
-    def __init__(self, directory: Path, shard: Shard, *, schema: Schema, rows: tuple[int, ...], limits: Limits) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        shard: Shard,
+        *,
+        schema: Schema,
+        rows: tuple[int, ...],
+        limits: Limits,
+        payload: Callable[[Place], memoryview] | None = None,
+    ) -> None:
+        """Map what is in `directory`; with `payload`, payloads come from there instead of the data file."""
         for entry in (shard.data, shard.index_entry):
             if entry.bytes > limits.shard_bytes:
                 raise LimitExceeded(
@@ -39,11 +60,13 @@ class OpenShard:
                     "raise Limits.shard_bytes if the set is that big on purpose"
                 )
         self.shard = shard
-        self.mapped = MappedFile(directory / shard.data_name, shard.data.bytes)
-        self.data = self.mapped.view
-        index_file = self.mapped
-        if shard.index is not None:
-            index_file = MappedFile(directory / shard.index_name, shard.index.bytes)
+        self._payload = payload
+        index_file = MappedFile(directory / shard.index_name, shard.index_entry.bytes)
+        self.data = memoryview(b"")
+        """The data file as mapped; empty where payloads come from elsewhere."""
+        if payload is None:
+            data_file = index_file if shard.index is None else MappedFile(directory / shard.data_name, shard.data.bytes)
+            self.data = data_file.view
         self._index = ArrowIndex(ChunkedFile(index_file, _read_sums(directory, shard)), schema, shard.kind, shard.frames)
         self._schema = schema
         self._rows = dict(zip(schema.by_name, rows, strict=True))
@@ -98,6 +121,10 @@ class OpenShard:
             found = PayloadTable(start=start, stop=stop, hash=self.column(sensor, "hash"))
             self._payloads[sensor.name] = found
         return found
+
+    def payload(self, start: int, stop: int, digest: int) -> memoryview:
+        """Return the bytes of a payload, unchecked where they are mapped; `digest` is what they should have."""
+        return self.data[start:stop] if self._payload is None else self._payload(Place(start, stop, digest))
 
     def _check_rows(self, sensor: Sensor, found: int) -> None:
         if found != self._rows[sensor.name]:

@@ -10,22 +10,27 @@ import hashlib
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .borders import Borders
-from .download import local_set
 from .errors import CorruptShard, LimitExceeded, UsageError
 from .integrity import size_error
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AttachedFile, Drive, Manifest
 from .open_shard import OpenShard
+from .range_cache import DEFAULT_CACHE, CacheOptions
 from .schema import Schema
+from .stores import is_remote, local_path
 from .timeline import PartTable, Timeline
+
+if TYPE_CHECKING:
+    from .remote_set import RemoteSet
 
 __all__ = ["PackedSet", "open_set"]
 
@@ -37,16 +42,26 @@ def open_set(
     *,
     limits: Limits = DEFAULT_LIMITS,
     expect_digest: str | None = None,
+    cache: CacheOptions = DEFAULT_CACHE,
 ) -> PackedSet:
-    """Open the set in directory `location`, or at a store's URL: that one is downloaded into the cache directory first.
+    """Open the set in directory `location`, or at a store's URL, from where index and payloads are read as they are needed.
 
+    `cache` says where and how much of a remote set stays on this node.
     `expect_digest` pins the manifest, and through its hashes every byte of the set, against tampering.
 
     Raises:
         NotASet: nothing was published there.
         CorruptShard: the manifest is damaged or not the pinned one, or a file has another size than it states.
     """
-    path = local_set(location, limits=limits, expect_digest=expect_digest)
+    if is_remote(location):
+        from .remote_set import open_remote  # obstore is an extra
+
+        found = open_remote(os.fspath(location), limits=limits, expect_digest=expect_digest, cache=cache)
+        if not isinstance(found, Path):
+            return PackedSet(found.directory, found.manifest, limits=limits, remote=found)
+        path = found
+    else:
+        path = local_path(location)
     return PackedSet(path, Manifest.load(path, limits=limits, expect_digest=expect_digest), limits=limits)
 
 
@@ -59,15 +74,22 @@ class PackedSet:
         ...     first = camera.value(int(packed.own("CAM", np.array([0]))[0]))
     """
 
-    def __init__(self, location: Path, manifest: Manifest, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.location = location
+    def __init__(
+        self, directory: Path, manifest: Manifest, *, limits: Limits = DEFAULT_LIMITS, remote: RemoteSet | None = None
+    ) -> None:
+        self.directory = directory
+        """Where its files are; of a remote set, the index files that were brought here."""
+        self.location: Path | str = directory if remote is None else remote.url
+        """Where it was opened from."""
+        self.remote = remote
         self.manifest = manifest
         self.limits = limits
         self.schema: Schema = manifest.schema
         self.set_id = manifest.set_id
         self.drives: Sequence[Drive] = manifest.drives
         """By name."""
-        self._check_sizes()
+        if remote is None:
+            self._check_sizes()
         self._open: dict[int, OpenShard] = {}
         self._lock = threading.Lock()  # guards _open and _timelines
         self._timelines: dict[str, Timeline] = {}
@@ -133,25 +155,41 @@ class PackedSet:
         if found is None:
             have = ", ".join(file.name for file in files) or "none"
             raise UsageError(f"drive {drive!r} has no attachment {name!r}; it has: {have}")
-        return read_attachment(self.location, found, self.limits)
+        if self.remote is not None:
+            self.remote.bring_attachment(found)
+        return read_attachment(self.directory, found, self.limits)
 
     def shard(self, shard: int) -> OpenShard:
         """Return shard number `shard` of the manifest, opened once."""
         found = self._open.get(shard)
         if found is None:
+            if self.remote is not None:
+                self.remote.wait_for(shard)
             with self._lock:
                 found = self._open.get(shard)
                 if found is None:
                     rows = tuple(table.rows_of(shard) for table in self._tables[:-1])
-                    found = OpenShard(
-                        self.location, self.manifest.shards[shard], schema=self.schema, rows=rows, limits=self.limits
-                    )
+                    entry, remote = self.manifest.shards[shard], self.remote
+                    payload = None if remote is None else partial(remote.payloads.view, shard)
+                    found = OpenShard(self.directory, entry, schema=self.schema, rows=rows, limits=self.limits, payload=payload)
                     self._open[shard] = found
         return found
 
     def shard_bytes(self, shard: int) -> memoryview:
         """Return a shard's data file as mapped, read-only; whoever gathers from it compares the hashes of `refs`."""
         return self.shard(shard).data
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether payloads are fetched, and not mapped."""
+        return self.remote is not None
+
+    def prepare(self, frames: NDArray[Any], *, want_by: float = float("inf")) -> None:
+        """Begin to bring the index of the shards that hold `frames`, where it is not on this machine."""
+        if self.remote is not None:
+            part, _ = self._tables[-1].locate(np.asarray(frames, np.int64), "frame")
+            closed = [shard for shard in np.unique(self._tables[-1].shard[part]).tolist() if shard not in self._open]
+            self.remote.prepare(closed, want_by=want_by)
 
     def part_table(self, sensor: str | None) -> PartTable:
         """Return where the parts of a sensor's rows lie, or, for None, those of the frames."""
@@ -174,7 +212,8 @@ class PackedSet:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:  # Any: the shape pickle asks for
-        return _reopen, (str(self.location), self.limits, self.manifest.digest)
+        cache = DEFAULT_CACHE if self.remote is None else self.remote.cache_options
+        return _reopen, (str(self.location), self.limits, self.manifest.digest, cache)
 
     def __repr__(self) -> str:
         return f"PackedSet({str(self.location)!r}, drives={len(self.drives)}, frames={len(self)}, set_id={self.set_id[:12]}…)"
@@ -194,7 +233,7 @@ class PackedSet:
         for shard in self.manifest.shards:
             for name, expected in ((shard.data_name, shard.data.bytes), (shard.index_name, shard.index_entry.bytes)):
                 try:
-                    found = os.stat(self.location / name).st_size
+                    found = os.stat(self.directory / name).st_size
                 except FileNotFoundError as error:
                     raise CorruptShard(
                         f"cannot open the set at {str(self.location)!r}: {name!r} is missing, expected {expected} bytes; "
@@ -221,8 +260,8 @@ def read_attachment(location: Path, file: AttachedFile, limits: Limits = DEFAULT
     return data
 
 
-def _reopen(location: str, limits: Limits, digest: str) -> PackedSet:
-    return open_set(location, limits=limits, expect_digest=digest)
+def _reopen(location: str, limits: Limits, digest: str, cache: CacheOptions) -> PackedSet:
+    return open_set(location, limits=limits, expect_digest=digest, cache=cache)
 
 
 def _part_tables(manifest: Manifest) -> list[PartTable]:

@@ -261,6 +261,15 @@ class ArrowIndex:
         base = data.address - self.file.mapped.address if size else 0
         return base + offsets[:-1], base + offsets[1:]
 
+    def payload_buffers(self) -> list[tuple[int, int]]:
+        """Return where payload bytes lie in the file, for each sensor that has any; reads metadata alone."""
+        base, found = self.file.mapped.address, []
+        for sensor in self.schema.sensors if self.kind == "arrow" else ():
+            data = self._columns[field_name(sensor, "payload")][4] if sensor.codec is not None else None
+            if data is not None and data.size:
+                found.append((data.address - base, data.address - base + data.size))
+        return found
+
     def _offsets(self, name: str, at: int, count: int) -> NDArray[np.int64]:
         """A list's or binary's offsets, (count + 1,), ascending from 0."""
         fresh = (name, at) not in self._touched

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import CorruptShard, DecodeError, Sensor
+from ..formats import CorruptShard, DecodeError, Sensor, kernel
 from ..formats.timeline import PayloadRefs
 
 if TYPE_CHECKING:
@@ -74,15 +74,21 @@ class PayloadReader:
         shard, offset, length, digest = (entry.pop(name).ravel() for name in (_SHARD, _OFFSET, _LENGTH, _HASH))
         return entry, PayloadRefs(shard=shard, offset=offset, length=length, hash=digest)
 
-    def addresses(self, refs: PayloadRefs) -> NDArray[np.int64]:
-        """Return where the bytes of payloads are mapped; they stay so as long as this reader lives."""
+    def addresses(self, refs: PayloadRefs) -> tuple[NDArray[np.int64], object]:
+        """Return where the bytes of payloads are, and what keeps them there as long as it lives."""
+        if self._packed.is_remote:
+            views = self.views(refs)
+            return kernel.addresses(views)[0].astype(np.int64), views
         shards = refs.shard.tolist()
         for shard in set(shards) - self._addresses.keys():
             self._addresses[shard] = _address(self._mapped(shard))
-        return np.array([self._addresses[shard] for shard in shards], np.int64) + refs.offset
+        return np.array([self._addresses[shard] for shard in shards], np.int64) + refs.offset, self
 
     def views(self, refs: PayloadRefs) -> list[memoryview]:
-        """Return the bytes of payloads as mapped, unchecked; compare them with `refs.hash` where they are used."""
+        """Return the bytes of payloads, unchecked where they are mapped; compare them with `refs.hash` where they are used."""
+        if self._packed.is_remote:
+            fetched = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), refs.hash.tolist(), strict=True)
+            return [self._packed.shard(shard).payload(start, start + length, sum_) for shard, start, length, sum_ in fetched]
         places = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), strict=True)
         return [self._mapped(shard)[start : start + length] for shard, start, length in places]
 

@@ -122,11 +122,12 @@ class PointField:
     ) -> None:
         """Copy all payloads of the batch to their places in one native call, hashes included."""
         jobs = kernel.copy_jobs(len(there))
-        jobs["source"], jobs["length"] = self._reader.addresses(refs)[there], refs.length[there]
+        addresses, kept = self._reader.addresses(refs)
+        jobs["source"], jobs["length"] = addresses[there], refs.length[there]
         jobs["hash"], jobs["flags"] = refs.hash[there], kernel.CHECK_HASH
         jobs["out"] = points.__array_interface__["data"][0] + offsets[there] * points.strides[0]
         jobs["room"] = jobs["length"]
-        step = kernel.submit([], kernel.image_jobs(0), jobs, keep=(points, self._reader))
+        step = kernel.submit([], kernel.image_jobs(0), jobs, keep=(points, kept))
         while not step.wait(_SLICE_S):
             pass
         for job in np.flatnonzero(step.status).tolist():

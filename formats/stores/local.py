@@ -50,6 +50,13 @@ class LocalStore:
                 done += count
             return buffer.toreadonly()
 
+    def whole(self, name: str, limit: int) -> tuple[Entry, memoryview]:
+        """Return a file and its size and version."""
+        entry = self.head(name)
+        if entry.size > limit:
+            raise StoreError(errno.EFBIG, f"{self._path(name)} has {entry.size} bytes, limit {limit}")
+        return entry, self.read(name, 0, entry.size, version=entry.version)
+
     def list(self, prefix: str = "") -> Iterator[Entry]:
         """Yield the files whose names start with `prefix`, by name."""
         found = []

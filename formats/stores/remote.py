@@ -130,7 +130,9 @@ class RemoteStore:
         found: tuple[Entry, memoryview] = self._run(f"reading {name!r}", get)
         return found
 
-    async def chunks(self, name: str, start: int, length: int, *, version: str = "") -> AsyncGenerator[tuple[str, memoryview], None]:
+    async def chunks(
+        self, name: str, start: int, length: int, *, version: str = ""
+    ) -> AsyncGenerator[tuple[str, memoryview], None]:
         """Yield the version of an object and the pieces of a range of it as they come, by one request and without any retry.
 
         The client's exceptions come as they are, for `classify` and `failed`. A cancelled request ends at once.
@@ -209,7 +211,7 @@ class RemoteStore:
         self._client = None
 
     def failed(self, what: str, error: Exception) -> StoreError:
-        """Return the error of ours for a failure that is final: what was attempted, its class, and the first line of its cause."""
+        """Return the error of ours for a failure that is final: what was attempted, its class, its cause in a line."""
         if isinstance(error, StoreError):
             return error
         failure = classify(error)
@@ -246,8 +248,8 @@ def _refuse_forked() -> None:
     """Raise in a child forked after the first use: the threads behind obstore stayed with the parent, and calls would hang."""
     if _user[0] not in (0, os.getpid()):
         raise UsageError(
-            f"process {os.getpid()} was forked from {_user[0]} after that had read from a store, whose threads do not come along: "
-            "start processes by spawn or forkserver (Transforms(start='spawn'))"
+            f"process {os.getpid()} was forked from {_user[0]} after that had read from a store, whose threads do not come "
+            "along: start processes by spawn or forkserver (Transforms(start='spawn'))"
         )
     _user[0] = os.getpid()
 

@@ -1,6 +1,6 @@
 """What a store must do: read ranges, list, and publish objects whole. Names are relative, `/`-separated, never escaping.
 
-A store knows nothing of sets. Local disk and every object store answer through the same six calls, so that what reads a
+A store knows nothing of sets. Local disk and every object store answer through the same few calls, so that what reads a
 shard, packs one or caches one is written once.
 """
 
@@ -40,6 +40,10 @@ class Store(Protocol):
 
     def read(self, name: str, start: int, length: int, *, version: str = "") -> memoryview:
         """Return exactly `length` bytes from `start`; with `version`, only of that version of the object."""
+        ...
+
+    def whole(self, name: str, limit: int) -> tuple[Entry, memoryview]:
+        """Return an object and its size and version; StoreError (EFBIG) if it is bigger than `limit` bytes."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[Entry]:
