@@ -17,6 +17,7 @@ from .shuffled import Shuffled
 from .state import State
 from .sticky import SlotSticky
 from .sweeps import Sweeps
+from .telemetry import Telemetry
 from .topology import Peers, Topology
 from .topology_detect import mesh_topology
 from .trajectory import Trajectory
@@ -43,6 +44,7 @@ __all__ = [
     "SlotSticky",
     "State",
     "Sweeps",
+    "Telemetry",
     "Topology",
     "Trajectory",
     "Transforms",

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,7 @@ from .plain_iterator import plain_iterator
 from .plan import Plan
 from .plan_sampler import PlanSampler
 from .quarantine import Quarantine
+from .recorder import Sources
 from .sample_stage import SampleStage
 from .sampler import Sampler
 from .sequential import Sequential
@@ -360,7 +362,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
                 first=first,
                 last=last,
             )
-            return FeederEngine(feeding, processes, self._pool, faults, deliver, claim)
+            return FeederEngine(feeding, processes, self._pool, faults, deliver, claim, self._stats.trail)
         recipe = StepRecipe(
             plan,
             self._assembler,
@@ -383,6 +385,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             prefetch=pacer.batches,
             stall_s=options.stall_s,
             claim=claim,
+            trail=self._stats.trail,
         )
 
     def _new_pacer(self, claim: Claim | None, *, in_processes: bool) -> Pacer:
@@ -418,14 +421,15 @@ class _PackedIterator:
         self.is_done = False
         self._accumulate = loader._options.accumulate
         self._number = start.steps_done * self._accumulate + (start.inside.micro if start.inside else 0)
-        loader._stats.begin()
+        loader._stats.show(loader._options.telemetry, loader.topology)
+        loader._stats.begin(epoch=self.plan.epoch, number=self._number)
         self._engine = loader._engine(self.plan, self._number)
         weakref.finalize(self, self._engine.close, wait=False).atexit = False
         assert loader._pacer is not None
         self._pacer = loader._pacer
         weakref.finalize(self, self._pacer.close)
         self._engine.start()
-        loader._stats.begun()
+        loader._stats.begun(Sources(partial(_values, self._engine, self._pacer), self._engine.awaited))
 
     def __iter__(self) -> _PackedIterator:
         return self
@@ -449,9 +453,12 @@ class _PackedIterator:
         position = self._start.after(self.plan, step=step, micro=micro, ranks=loader.topology.size, accumulation=self._accumulate)
         batch["state"] = position.to_json()
         loader._position = position
+        trail = self._engine.trail or loader._stats.trail()
         if self._number == len(self):
+            trail.begin("end")
             self._engine.close()  # the threads go with the last batch: a loop that stops by count ends them, too
-        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes, self._engine.trail)
+            trail.end()
+        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes, trail)
         self._pacer.delivered(time.monotonic(), batch.nbytes)
         self._engine.prefetch = self._pacer.batches
         if self._number == len(self):
@@ -464,6 +471,11 @@ class _PackedIterator:
             self._engine.close()
             self._pacer.close()
             self._loader._stats.ended()
+
+
+def _values(engine: Engine[Batch], pacer: Pacer) -> dict[str, float]:
+    """Return what is chosen and held now, by its name in `metrics`."""
+    return engine.values() | pacer.values()
 
 
 def _unpickled(kind: type[DataLoader], arguments: dict[str, Any], state: dict[str, Any] | None) -> DataLoader:  # Any: see above

@@ -28,7 +28,7 @@ from ..formats import StalledError, UsageError, WorkerDied
 from .buffers import SMALL_BYTES, BufferPool, block_bytes
 from .cores import Claim
 from .draft import Task
-from .stall import Trail, now_ns
+from .stall import Stage, Trail, now_ns
 
 __all__ = ["Begun", "Engine", "Recipe"]
 
@@ -133,6 +133,20 @@ class Engine(Generic[B]):
         """Batches that could be handed out without waiting."""
         with self._changed:
             return sum(step.done for step in self._steps)
+
+    def awaited(self) -> Stage:
+        """Return what the batch that is to be handed out next is in."""
+        with self._changed:
+            return self._steps[0].trail.now if self._steps else "plan"
+
+    def values(self) -> dict[str, float]:
+        """Return what is held now, by its name in `metrics`."""
+        pool = self._pool
+        return {
+            "memory_bytes": float(pool.budget_bytes),
+            "memory_held_bytes": float(pool.held_bytes),
+            "memory_leased_bytes": float(pool.leased_bytes),
+        }
 
     def start(self) -> None:
         """Start the threads."""

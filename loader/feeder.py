@@ -39,7 +39,7 @@ from .faults import FaultPolicy
 from .feeder_messages import Message, bad_from_json, contents_from_json, error_from_json, receive, send
 from .feeder_process import STAGES, Feeding, feed
 from .samples import Sample
-from .stall import Span, Trail, attach
+from .stall import Span, Stage, Trail, attach
 from .transforms import Start
 
 __all__ = ["FeederEngine", "Feeding"]
@@ -87,6 +87,14 @@ class FeederEngine(Engine[Batch]):
         self._feeder.end()
         super().close(wait=wait)
         self._feeder.join()
+
+    def awaited(self) -> Stage:
+        """Return what the batch that is to be handed out next is in."""
+        return self._feeder.awaited()
+
+    def values(self) -> dict[str, float]:
+        """Return what is chosen, by its name in `metrics`; batch memory is in the processes."""
+        return {"feeder_processes": float(len(self._feeder.children)), "memory_bytes": float(self._pool.budget_bytes)}
 
     def _stalled(self, waited: float) -> str:
         return f"{super()._stalled(waited)}\nFeeder processes:\n{self._feeder.describe()}"
@@ -138,7 +146,7 @@ class _Child:
     """One process, its channel and its arena."""
 
     def __init__(self, feeding: Feeding, index: int, processes: int) -> None:
-        options = feeding.options
+        options, self.index = feeding.options, index
         self.channel, self._theirs = socket.socketpair()
         self.stacks = os.memfd_create("headway-stacks", os.MFD_CLOEXEC)
         self._file, size = create_arena(options.memory_bytes // processes)
@@ -240,6 +248,7 @@ class _Feeder:
         self._ended = threading.Event()
         self._pid = os.getpid()
         self._died: str = ""
+        self._wanted = feeding.first
 
     def start(self) -> None:
         _open.add(self)
@@ -255,6 +264,7 @@ class _Feeder:
 
     def get(self, number: int) -> _Arrived:
         """Return batch `number` once it is there."""
+        self._wanted = number
         ahead = self._feeding.options.batches_ahead
         allow = number + (max(ahead, self._count - 1) if ahead else 0)
         for child in self.children:
@@ -295,6 +305,13 @@ class _Feeder:
             + (f"\n{stacks}" if stacks else "")
         )
 
+    def awaited(self) -> Stage:
+        """Return what the process is in whose batch is waited for."""
+        for child in self.children:
+            if self._wanted % len(self.children) == (child.index + self._feeding.first) % len(self.children):
+                return _IN_STAGE[int(child.status[0])]
+        return "start"
+
     def describe(self) -> str:
         """Return what each process is doing, with the stacks of its threads."""
         lines = []
@@ -329,6 +346,7 @@ class _Feeder:
 
 
 _MEMORY: Final = STAGES.index("waiting for batch memory")
+_IN_STAGE: Final[tuple[Stage, ...]] = ("start", "decode", "transform", "memory", "handover")  # as STAGES
 _open: weakref.WeakSet[_Feeder] = weakref.WeakSet()
 
 

@@ -34,7 +34,7 @@ from .options import LoaderOptions
 from .plan import Plan
 from .quarantine import BadSample
 from .sample_stage import SampleStage
-from .stall import Trail, within
+from .stall import Span, Trail, now_ns, within
 from .steps import Contents, StepRecipe
 
 __all__ = ["STAGES", "Feeding", "feed"]
@@ -45,6 +45,7 @@ _DECODE, _TRANSFORM, _MEMORY, _IDLE = 1, 2, 3, 4
 _PR_SET_PDEATHSIG: Final = 1
 _NEVER_S: Final = 1e9  # the parent watches
 _ALIGN: Final = 64
+_LANES: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +155,8 @@ class _Strided:
 class _Feeder:
     def __init__(self, feeding: Feeding, index: int, processes: int, arena: Arena, control: _Control) -> None:
         self._arena, self._control = arena, control
+        began = now_ns()
+        self._lanes: dict[int, int] = {}
         options = replace(feeding.options, max_bad=1 << 60, max_bad_share=1.0)  # the parent counts for all processes
         # Opened anew: nothing of a forked parent's, whose threads may have held locks of it, is used.
         dataset = copy.deepcopy(feeding.dataset)
@@ -190,6 +193,8 @@ class _Feeder:
             stall_s=_NEVER_S,
         )
 
+        self._begun: list[Span] = [("start", began, began, now_ns(), threading.get_ident())]
+
     def run(self) -> None:
         self._engine.start()
         for number in self._numbers:
@@ -206,9 +211,14 @@ class _Feeder:
             described = self._laid_out(contents)
             trail.end()
             self._control.held[number] = contents
-            done = [(*span[:4], os.getpid()) for span in trail.spans]
+            done = [(*span[:4], self._lane(span[4])) for span in self._begun + trail.spans]
+            self._begun.clear()
             self._control.send({"batch": number, "contents": described, "trail": done})
             del contents
+
+    def _lane(self, thread: int) -> int:
+        """Return a number for a thread of this process that no other process has."""
+        return os.getpid() * _LANES + self._lanes.setdefault(thread, len(self._lanes)) % _LANES
 
     def _next(self, number: int) -> Contents:
         try:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from ..formats import UsageError
 from .pace import Pace
+from .telemetry import Telemetry
 from .transforms import Transforms
 
 __all__ = ["LoaderOptions"]
@@ -49,6 +50,8 @@ class LoaderOptions:
     stall_s: float = 120.0
     """Deadline behind every wait: no progress for this long raises StalledError with all stacks; over a plain dataset, the only
     option with a meaning there, it is logged and the wait goes on."""
+    telemetry: Telemetry | None = None
+    """Write the stall ledger down and show it: files, metrics, traces. None: only `DataLoader.stats()` tells."""
     strict_batch: bool = False
     """Refuse a state saved at another global batch size instead of warning."""
 
@@ -65,6 +68,8 @@ class LoaderOptions:
             raise UsageError(f"LoaderOptions: on_error {self.on_error!r} is none of raise, replace, mask")
         if not isinstance(self.transforms, Transforms):
             raise UsageError(f"LoaderOptions: transforms must be Transforms(sample=…, batch=…), found {self.transforms!r}")
+        if self.telemetry is not None and not isinstance(self.telemetry, Telemetry):
+            raise UsageError(f"LoaderOptions: telemetry must be Telemetry(directory=…) or None, found {self.telemetry!r}")
         if not 0 <= self.max_bad_share <= 1:
             raise UsageError(f"LoaderOptions: max_bad_share must be between 0 and 1, found {self.max_bad_share!r}")
         if not self.stall_s > 0:

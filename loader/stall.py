@@ -71,11 +71,13 @@ class Ranges(Protocol):
 class Trail:
     """What was done on one step; any thread adds to it, one piece a thread at a time."""
 
-    __slots__ = ("_ranges", "spans")
+    __slots__ = ("_ranges", "now", "spans")
 
     def __init__(self, ranges: Ranges | None = None) -> None:
         self.spans: list[Span] = []  # append only: needs no lock
         self._ranges = ranges
+        self.now: Stage = "plan"
+        """What was begun last."""
 
     def begin(self, stage: Stage, queued_ns: int = 0) -> None:
         """This thread begins a piece of work that could have begun at `queued_ns` (0: now)."""
@@ -83,6 +85,7 @@ class Trail:
             if _doing.piece is not None:  # an error came in between
                 self._ranges.pop()
             self._ranges.push(stage)
+        self.now = stage
         now = now_ns()
         _doing.piece = self, stage, queued_ns or now, now
 
@@ -138,7 +141,7 @@ def attach(spans: Sequence[Span]) -> None:
     if piece is not None:
         piece[0].spans.extend(spans)
         last = max((span[3] for span in spans), default=piece[3])
-        piece[0].spans.append(("handover", last, last, now_ns(), get_ident()))
+        piece[0].spans.append(("handover", last, max(last, piece[3]), now_ns(), get_ident()))
 
 
 _by_end = itemgetter(3)
@@ -209,8 +212,6 @@ class StallLedger:
     def __init__(self) -> None:
         self.waits_ns: dict[Stage, int] = {}
         """By stage, since the loader was made."""
-        self.busy_ns: dict[Stage, int] = {}
-        """Time spent at work in each stage, waited for or not; of several threads at once it counts for each."""
         self.consumer_ns = 0
         self.wall_ns = 0
         """From each iterator's beginning to its last stamp."""
@@ -225,7 +226,7 @@ class StallLedger:
 
     def begun(self) -> None:
         """It is there; what that took is part of the first batch's wait."""
-        self._start_ns = self._stamp()
+        self._start_ns += self._stamp()
 
     def asked(self, *, is_ready: bool) -> int:
         """The consumer asks for a batch, which lies ready or not; returns when."""
@@ -241,8 +242,7 @@ class StallLedger:
         asked = self._mark
         waited = self._stamp()
         self._is_asked = False
-        spans = () if trail is None else tuple(trail.spans)
-        waits: dict[Stage, int] = {"dataset": waited} if trail is None else cut(asked, self._mark, spans)
+        waits: dict[Stage, int] = {"dataset": waited} if trail is None else cut(asked, self._mark, tuple(trail.spans))
         if self._usage is not None:
             cpu_ns, faults = _usage()
             waits = on_disk(waits, cpu_ns=cpu_ns - self._usage[0], faults=faults - self._usage[1])
@@ -251,17 +251,16 @@ class StallLedger:
             waited, self._start_ns = waited + self._start_ns, 0
         for stage, ns in waits.items():
             self.waits_ns[stage] = self.waits_ns.get(stage, 0) + ns
-        busy = self.busy_ns
-        for doing, _, started, ended, _ in spans:
-            busy[doing] = busy.get(doing, 0) + ended - started
         return Booked(asked, self._consumer_ns, waited, waits)
 
-    def ended(self) -> None:
-        """The iterator has no more batches, or failed: what the consumer waited to hear that."""
-        if self._is_asked:
-            self._is_asked = False
-            self.waits_ns["end"] = self.waits_ns.get("end", 0) + self._stamp() + self._start_ns
-            self._start_ns = 0
+    def ended(self) -> int:
+        """The iterator has no more batches, or failed: returns the nanoseconds that the consumer waited to hear that."""
+        if not self._is_asked:
+            return 0
+        self._is_asked = False
+        waited, self._start_ns = self._stamp() + self._start_ns, 0
+        self.waits_ns["end"] = self.waits_ns.get("end", 0) + waited
+        return waited
 
     @property
     def waited_ns(self) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from statistics import median
 from typing import Final
 
 from . import stall
-from .stall import STAGES, Booked, StallLedger, Trail
+from .ranges import ranges_of
+from .recorder import Recorder, Sources, Step
+from .stall import STAGES, Ranges, StallLedger, Trail
+from .telemetry import Telemetry
+from .topology import Topology
 
 __all__ = ["LoaderStats"]
 
@@ -30,26 +35,50 @@ class LoaderStats:
         self._active_ns = 0
         self._asked = 0
         self._started = 0
+        self._epoch = self._number = 0
+        self._ranges: Ranges | None = None
+        self.recorder: Recorder | None = None
+        """What writes the ledger down, if asked for."""
 
-    def begin(self) -> None:
-        """An iterator starts: pauses between epochs are nobody's wait."""
+    def begin(self, *, epoch: int = 0, number: int = 0) -> None:
+        """An iterator starts, with batch `number` of `epoch`: pauses between epochs are nobody's wait."""
         self._started, self._asked = stall.now_ns(), 0
+        self._epoch, self._number = epoch, number
         self.ledger.begin()
 
-    def begun(self) -> None:
+    def begun(self, sources: Sources | None = None) -> None:
         """The iterator is there."""
+        if self.recorder is not None and sources is not None:
+            self.recorder.begin(sources)
         self.ledger.begun()
+
+    def show(self, telemetry: Telemetry | None, place: Topology) -> None:
+        """Have what is counted written and shown as `telemetry` says; harmless when repeated."""
+        if telemetry is None:
+            return
+        self._ranges = self._ranges or ranges_of(telemetry)
+        if telemetry.directory is not None and self.recorder is None:
+            self.recorder = Recorder(telemetry, place)
+            weakref.finalize(self, self.recorder.close)
+
+    def trail(self) -> Trail:
+        """Return a new step's trail."""
+        return Trail(self._ranges)
 
     def asked(self, ready: int) -> None:
         """The consumer asks for a batch while `ready` lie ready."""
+        if self._ranges is not None:
+            self._ranges.push("wait")
         now = self.ledger.asked(is_ready=ready > 0)
+        if self.recorder is not None:
+            self.recorder.asked(now)
         if self._asked:
             self._paces.append(now - self._asked)
         self._asked = now
         self._ready.append(ready)
 
-    def delivered(self, samples: int, size: int, trail: Trail | None = None) -> Booked:
-        """A batch of `samples` samples and `size` bytes, made as `trail` says, is handed over; returns its entry."""
+    def delivered(self, samples: int, size: int, trail: Trail | None = None) -> None:
+        """A batch of `samples` samples and `size` bytes, made as `trail` says, is handed over."""
         booked = self.ledger.delivered(trail)
         self.last_wait_s = booked.waited_ns * _S
         if not self.steps:
@@ -57,11 +86,20 @@ class LoaderStats:
         self.steps += 1
         self.samples += samples
         self.bytes += size
-        return booked
+        if self._ranges is not None:
+            self._ranges.pop()
+        if self.recorder is not None:
+            step = Step(self._epoch, self._number, booked, self._ready[-1], samples, size, self.headway_s, self.step_s, trail)
+            self.recorder.delivered(step)
+        self._number += 1
 
     def ended(self) -> None:
         """The iterator is done or dropped."""
-        self.ledger.ended()
+        waited = self.ledger.ended()
+        if waited and self._ranges is not None:
+            self._ranges.pop()
+        if self.recorder is not None:
+            self.recorder.ended(waited)
         if self._started:
             self._active_ns += stall.now_ns() - self._started
             self._started = 0

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headway.loader import Shuffled as Shuffled
     from headway.loader import SlotSticky as SlotSticky
     from headway.loader import Sweeps as Sweeps
+    from headway.loader import Telemetry as Telemetry
     from headway.loader import Topology as Topology
     from headway.loader import Trajectory as Trajectory
     from headway.loader import Transforms as Transforms
@@ -84,6 +85,7 @@ _HOMES = {
     "StateError": "headway.formats",
     "StoreError": "headway.formats",
     "Sweeps": "headway.loader",
+    "Telemetry": "headway.loader",
     "Topology": "headway.loader",
     "Trajectory": "headway.loader",
     "Transforms": "headway.loader",
@@ -132,6 +134,7 @@ __all__ = [
     "StateError",
     "StoreError",
     "Sweeps",
+    "Telemetry",
     "Topology",
     "Trajectory",
     "Transforms",
