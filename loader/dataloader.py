@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 from ..formats import StateError, UsageError
+from ..formats.packed_set import PackedSet
 from .arbiter import take_seat
 from .batch import Batch
 from .buffers import BufferPool
@@ -46,6 +47,7 @@ from .shuffled import Shuffled
 from .state import State
 from .stats import LoaderStats
 from .steps import StepRecipe
+from .store_values import store_values
 from .topology import Topology
 from .topology_detect import detect_topology
 
@@ -429,7 +431,7 @@ class _PackedIterator:
         self._pacer = loader._pacer
         weakref.finalize(self, self._pacer.close)
         self._engine.start()
-        loader._stats.begun(Sources(partial(_values, self._engine, self._pacer), self._engine.awaited))
+        loader._stats.begun(Sources(partial(_values, self._engine, self._pacer, loader._dataset.packed), self._engine.awaited))
 
     def __iter__(self) -> _PackedIterator:
         return self
@@ -473,9 +475,9 @@ class _PackedIterator:
             self._loader._stats.ended()
 
 
-def _values(engine: Engine[Batch], pacer: Pacer) -> dict[str, float]:
+def _values(engine: Engine[Batch], pacer: Pacer, packed: PackedSet) -> dict[str, float]:
     """Return what is chosen and held now, by its name in `metrics`."""
-    return engine.values() | pacer.values()
+    return engine.values() | pacer.values() | store_values(packed, time.monotonic())
 
 
 def _unpickled(kind: type[DataLoader], arguments: dict[str, Any], state: dict[str, Any] | None) -> DataLoader:  # Any: see above

@@ -44,10 +44,15 @@ METRICS: Final = (
     Metric("headway_memory_bytes", "gauge", "Budget of batch memory (LoaderOptions.memory_bytes).", "memory_bytes"),
     Metric("headway_memory_held_bytes", "gauge", "Batch memory held, in use or idle.", "memory_held_bytes"),
     Metric("headway_memory_leased_bytes", "gauge", "Batch memory that somebody can still see.", "memory_leased_bytes"),
-    Metric("headway_requests_in_flight", "gauge", "Requests to a store under way (chosen; Pace.requests).", "requests_in_flight"),
+    Metric("headway_requests_at_most", "gauge", "Requests to a store allowed at once (chosen).", "requests_at_most"),
+    Metric("headway_requests_in_flight", "gauge", "Requests to a store under way.", "requests_in_flight"),
     Metric(
         "headway_hedge_after_seconds", "gauge", "When a request gets a second one (chosen; Pace.hedge_after_s).", "hedge_after_s"
     ),
+    Metric("headway_store_requests", "gauge", "Requests to stores so far, without second ones.", "store_requests"),
+    Metric("headway_store_requests_hedged", "gauge", "Second requests to stores so far.", "store_requests_hedged"),
+    Metric("headway_store_first_byte_seconds", "gauge", "Median time to the first byte of an answer.", "store_first_byte_s"),
+    Metric("headway_store_answer_seconds", "gauge", "Median time to the last byte of an answer.", "store_answer_s"),
     Metric("headway_fetched_bytes", "gauge", "Bytes fetched from stores so far.", "fetched_bytes"),
     Metric("headway_cache_hits", "gauge", "Reads that the node cache answered so far.", "cache_hits"),
     Metric("headway_cache_misses", "gauge", "Reads that had to be fetched so far.", "cache_misses"),

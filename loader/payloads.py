@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..formats import CorruptShard, DecodeError, Sensor, kernel
 from ..formats.timeline import PayloadRefs
+from .stall import within
 
 if TYPE_CHECKING:
     from ..formats.packed_set import PackedSet
@@ -88,7 +90,8 @@ class PayloadReader:
         """Return the bytes of payloads, unchecked where they are mapped; compare them with `refs.hash` where they are used."""
         if self._packed.is_remote:
             fetched = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), refs.hash.tolist(), strict=True)
-            return [self._packed.shard(shard).payload(start, start + length, sum_) for shard, start, length, sum_ in fetched]
+            with within("store"):
+                return [self._packed.shard(shard).payload(start, start + length, sum_) for shard, start, length, sum_ in fetched]
         places = zip(refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), strict=True)
         return [self._mapped(shard)[start : start + length] for shard, start, length in places]
 
@@ -106,7 +109,8 @@ class PayloadReader:
     def read(self, row: int) -> memoryview:
         """Return the payload's bytes, hash-checked; CorruptShard names what does not match."""
         try:
-            return self.timeline.payload(row)
+            with within("store") if self._packed.is_remote else nullcontext():
+                return self.timeline.payload(row)
         except CorruptShard as error:
             self._placed(error, row)
             raise

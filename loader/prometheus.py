@@ -51,7 +51,7 @@ class Exporter:
             from prometheus_client import start_http_server
             from prometheus_client.registry import CollectorRegistry
         except ImportError as error:
-            raise MissingExtra("Telemetry(prometheus_port=…) needs prometheus-client: pip install 'headway[metrics]'") from error
+            raise MissingExtra("metrics", "Telemetry(prometheus_port=…)") from error
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         try:

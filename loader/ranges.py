@@ -33,7 +33,7 @@ class _Nvtx:
         try:
             import nvtx
         except ImportError as error:
-            raise MissingExtra("Telemetry(nvtx=True) needs nvtx: pip install 'headway[metrics]'") from error
+            raise MissingExtra("metrics", "Telemetry(nvtx=True)") from error
         self._domain = nvtx.get_domain("headway")
         self._attributes: dict[str, Any] = {}  # Any: nvtx has no types
 
@@ -58,7 +58,7 @@ class _Recorded:
 
     def push(self, stage: str) -> None:
         entered = self._function(f"headway.{stage}")
-        entered.__enter__()
+        entered.__enter__()  # type: ignore[no-untyped-call]  # torch's
         self._local.__dict__.setdefault("stack", []).append(entered)
 
     def pop(self) -> None:
