@@ -45,6 +45,8 @@ class Assembler:
         self._packed, self.view, self._padding = packed, view, padding
         self._drive_names = np.array([drive.name for drive in packed.drives], object)
         self.fields: list[Field] = _fields(packed, view, images, decoder)
+        self.reads: list[ImagePart] = _reads(self.fields, packed, view)
+        """Where payloads are read from: by window, place on its sensor axis, and reader."""
         keys = [field.key for field in self.fields]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
@@ -116,6 +118,17 @@ def _fields(packed: PackedSet, view: View, images: Sequence[Images], decoder: De
             else:
                 fields.append(TableField(key, reader, window=name, place=place))
     return fields + _image_fields(cameras, images, decoder)
+
+
+def _reads(fields: Sequence[Field], packed: PackedSet, view: View) -> list[ImagePart]:
+    """Return what payloads the fields read. Images that no `Images` names are in no field, and not read."""
+    shown = {part.reader.sensor.name for field in fields if isinstance(field, ImageField | PlaneField) for part in field.parts}
+    return [
+        ImagePart(window=name, place=place, reader=PayloadReader(packed, sensor))
+        for name in view.names
+        for place, sensor in enumerate(map(packed.schema.sensor, view.sensors(name)))
+        if sensor.codec is not None and (sensor.kind != "image" or sensor.name in shown)
+    ]
 
 
 def _image_fields(cameras: dict[str, list[tuple[ImagePart, int]]], images: Sequence[Images], decoder: Decoder) -> list[Field]:

@@ -104,7 +104,10 @@ class Engine(Generic[B]):
         stall_s: float,
         claim: Claim | None = None,
         trail: Callable[[], Trail] = Trail,
+        is_here: Callable[[int], bool] | None = None,
     ) -> None:
+        self._is_here = is_here
+        """Whether a step may be begun, as what it reads is here; None: always. Who knows better calls `wake`."""
         self._trail = trail
         self.trail: Trail | None = None
         """What was done on the batch that `next` returned last."""
@@ -137,7 +140,15 @@ class Engine(Generic[B]):
     def awaited(self) -> Stage:
         """Return what the batch that is to be handed out next is in."""
         with self._changed:
+            if not self._steps and self._is_here is not None and not self._is_here(self._next):
+                return "store"
             return self._steps[0].trail.now if self._steps else "plan"
+
+    def wake(self) -> None:
+        """Look again whether the next step may be begun."""
+        with self._changed:
+            self._progress += 1
+            self._has_work.notify_all()
 
     def values(self) -> dict[str, float]:
         """Return what is held now, by its name in `metrics`."""
@@ -300,7 +311,8 @@ class Engine(Generic[B]):
             if step.tasks:
                 return step, step.tasks.popleft()
         room = self.prefetch + self._waiting
-        if not self._planning and self._next < self._last and len(self._steps) < room:
+        is_open = not self._planning and self._next < self._last and len(self._steps) < room
+        if is_open and (self._is_here is None or self._is_here(self._next)):
             self._planning = True
             step = _Step(self._next, trail=self._trail())
             self._next += 1

@@ -60,7 +60,7 @@ class ImageField:
     def __init__(self, images: Images, parts: Sequence[ImagePart], length: int, decoder: Decoder) -> None:
         self.key = images.name
         self.images = images if images.size is not None else replace(images, size=_native_size(images, parts))
-        self._parts, self._length, self._decoder = list(parts), length, decoder
+        self.parts, self._length, self._decoder = list(parts), length, decoder
         height, width = self.images.size or (0, 0)
         self._shape = (3, height, width) if images.layout == "chw" else (height, width, 3)
         self._dtype = np.dtype(_STORED.get(images.dtype, images.dtype))
@@ -68,15 +68,15 @@ class ImageField:
 
     def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
         """Return stamps, columns with poses as matrices, and where the images lie; the cameras on the third axis."""
-        return look_ahead(self._parts, self._columns, windows)
+        return look_ahead(self.parts, self._columns, windows)
 
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for memory for all pixels of the batch."""
-        images = len(draft.items) * self._length * len(self._parts)
+        images = len(draft.items) * self._length * len(self.parts)
         return Prepared(sizes=[images * int(np.prod(self._shape)) * self._dtype.itemsize], fill=partial(self._fill, draft))
 
     def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
-        lead = (len(draft.items), self._length, len(self._parts))
+        lead = (len(draft.items), self._length, len(self.parts))
         image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
         found, refs = PayloadReader.split(draft.ahead[self.key])
         rows = rows_of(found)
@@ -84,15 +84,15 @@ class ImageField:
         draft.entries[self.key] = entry = {
             "image": image,
             "affine": affine,
-            "sensors": [part.reader.sensor.name for part in self._parts],
+            "sensors": [part.reader.sensor.name for part in self.parts],
             **found,
         }
         tasks = []
         there = np.flatnonzero(rows.ravel() >= 0)
         if len(there) < rows.size:
             tasks.append(Task(partial(_clear, image, rows), f"absent images of {self.key!r}"))
-        apart = np.array([comes_as_pixels(part.reader.sensor) for part in self._parts])[there % len(self._parts)]
-        for jobs in frame_tasks(there[apart], length=self._length, cameras=len(self._parts)):
+        apart = np.array([comes_as_pixels(part.reader.sensor) for part in self.parts])[there % len(self.parts)]
+        for jobs in frame_tasks(there[apart], length=self._length, cameras=len(self.parts)):
             tasks.append(Task(partial(self._decode, draft, rows, refs, image, affine, jobs), self._named(rows, jobs)))
         there = there[~apart]
         share = len(there) if self._decoder.whole_step else _TASK_IMAGES
@@ -143,8 +143,8 @@ class ImageField:
         found: list[_Image] = []
         sizes: list[tuple[int, int]] = []
         flat_rows, flat_affine = rows.ravel(), affine.reshape(-1, 3, 3)
-        for part_number, part in enumerate(self._parts):
-            places = jobs[jobs % len(self._parts) == part_number]
+        for part_number, part in enumerate(self.parts):
+            places = jobs[jobs % len(self.parts) == part_number]
             if len(places) and comes_as_pixels(part.reader.sensor):
                 for place, frame in zip(places.tolist(), frames(part.reader, flat_rows[places]), strict=True):
                     if isinstance(frame, HeadwayError):
@@ -172,16 +172,16 @@ class ImageField:
                 flat_affine[places],
                 source=np.array(sizes, np.int64),
                 target=self.images.size or (0, 0),
-                keys=image_keys(self.images.augment, draft, places, length=self._length, cameras=len(self._parts)),
+                keys=image_keys(self.images.augment, draft, places, length=self._length, cameras=len(self.parts)),
             )
         return found
 
     def _sample(self, place: int) -> int:
-        return place // (self._length * len(self._parts))
+        return place // (self._length * len(self.parts))
 
     def _named(self, rows: NDArray[np.int64], jobs: NDArray[np.int64]) -> str:
         first = int(jobs[0])
-        part = self._parts[first % len(self._parts)]
+        part = self.parts[first % len(self.parts)]
         return f"{len(jobs)} image(s) from {part.reader.sensor.name!r} row {int(rows.ravel()[first])}"
 
 

@@ -35,7 +35,7 @@ class PlaneField:
 
     def __init__(self, images: Images, parts: Sequence[ImagePart], length: int) -> None:
         self.key = images.name
-        self._parts, self._length, self._chw = list(parts), length, images.layout == "chw"
+        self.parts, self._length, self._chw = list(parts), length, images.layout == "chw"
         found = {part.reader.sensor.name: self._first(part.reader) for part in parts}
         if len({(pixels.shape, pixels.dtype) for pixels in found.values()}) > 1:
             listed = ", ".join(f"{name} {pixels.shape} {pixels.dtype}" for name, pixels in found.items())
@@ -46,22 +46,22 @@ class PlaneField:
 
     def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
         """Return stamps, columns with poses as matrices, and where the images lie."""
-        return look_ahead(self._parts, self._columns, windows)
+        return look_ahead(self.parts, self._columns, windows)
 
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for memory for all pixels of the batch."""
-        images = len(draft.items) * self._length * len(self._parts)
+        images = len(draft.items) * self._length * len(self.parts)
         return Prepared(sizes=[images * int(np.prod(self._shape)) * self._dtype.itemsize], fill=partial(self._fill, draft))
 
     def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
-        lead = (len(draft.items), self._length, len(self._parts))
+        lead = (len(draft.items), self._length, len(self.parts))
         image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
         found, _ = PayloadReader.split(draft.ahead[self.key])
         rows = rows_of(found)
         affine = np.zeros((*lead, 3, 3))
         affine[rows >= 0] = np.eye(3)
         image[rows < 0] = 0  # memory is recycled: what is absent must not show an older batch
-        sensors = [part.reader.sensor.name for part in self._parts]
+        sensors = [part.reader.sensor.name for part in self.parts]
         draft.entries[self.key] = {"image": image, "affine": affine, "sensors": sensors, **found}
         there = np.flatnonzero(rows.ravel() >= 0)
         flat = image.reshape(-1, *self._shape)
@@ -72,8 +72,8 @@ class PlaneField:
 
     def _decode(self, draft: Draft, rows: NDArray[np.int64], out: Pixels, places: NDArray[np.intp]) -> None:
         for place in places.tolist():
-            reader, row = self._parts[place % len(self._parts)].reader, int(rows[place])
-            sample = place // (self._length * len(self._parts))
+            reader, row = self.parts[place % len(self.parts)].reader, int(rows[place])
+            sample = place // (self._length * len(self.parts))
             try:
                 pixels = self._pixels(reader, row)
                 if pixels.shape != self._shape or pixels.dtype != self._dtype:

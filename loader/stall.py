@@ -17,7 +17,21 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
-__all__ = ["STAGES", "Booked", "Ranges", "Span", "Stage", "StallLedger", "Trail", "attach", "cut", "now_ns", "on_disk", "within"]
+__all__ = [
+    "STAGES",
+    "Booked",
+    "Ranges",
+    "Span",
+    "Stage",
+    "StallLedger",
+    "Trail",
+    "attach",
+    "cut",
+    "note",
+    "now_ns",
+    "on_disk",
+    "within",
+]
 
 Stage = Literal[
     "start",
@@ -142,6 +156,13 @@ def attach(spans: Sequence[Span]) -> None:
         piece[0].spans.extend(spans)
         last = max((span[3] for span in spans), default=piece[3])
         piece[0].spans.append(("handover", last, max(last, piece[3]), now_ns(), get_ident()))
+
+
+def note(stage: Stage, began_ns: int, ended_ns: int) -> None:
+    """Put on the trail of the step that this thread works on what went on without any thread."""
+    piece = _doing.piece
+    if piece is not None:
+        piece[0].spans.append((stage, began_ns, began_ns, ended_ns, 0))
 
 
 _by_end = itemgetter(3)

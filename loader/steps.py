@@ -50,9 +50,19 @@ class StepRecipe(Generic[B]):
         self._first_slot = rank * batch_size * accumulate
         self._ahead: _Ahead | None = None  # used by whoever plans, one thread at a time
         self._grow = 1
+        self.most_ahead = _AHEAD_ITEMS
+        """Steps planned in one go; fewer where finding rows means fetching them."""
 
     def begin(self, step: int) -> _Begun[B]:
         """Look up the items of batch number `step` and their rows."""
+        return self.begun(step, *self.place(step))
+
+    def begun(self, step: int, planned: Planned, located: Located) -> _Begun[B]:
+        """Begin a batch that was looked up before."""
+        return _Begun(self, step, planned, located)
+
+    def place(self, step: int) -> tuple[Planned, Located]:
+        """Return the items of batch number `step`, and where they lie."""
         number, micro = divmod(step, self._accumulate)
         ahead = self._ahead
         if ahead is None or not ahead.first <= number < ahead.last:
@@ -68,12 +78,21 @@ class StepRecipe(Generic[B]):
             set_index=None if run.set_index is None else run.set_index[row, chosen],
         )
         begin = row * self._batch_size * self._accumulate + start
-        return _Begun(self, step, planned, ahead.located.part(begin, begin + self._batch_size))
+        return planned, ahead.located.part(begin, begin + self._batch_size)
+
+    def items_of(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return the items of this rank's batches `first` to `last`, exclusive, batch by batch (−1: padding)."""
+        width = self._batch_size * self._accumulate
+        begin, end = first // self._accumulate, -(-last // self._accumulate)
+        planned = self.plan.look_ahead(begin, end - begin, self._first_slot, self._first_slot + width)
+        start = first * self._batch_size - begin * width
+        items: NDArray[np.int64] = planned.items.ravel()[start : start + (last - first) * self._batch_size]
+        return items
 
     def _look_ahead(self, number: int) -> _Ahead:
         """Plan this rank's part of a run of steps, the first alone: it is waited for."""
         width = self._batch_size * self._accumulate
-        steps = min(self._grow, self.plan.steps - number)
+        steps = min(self._grow, self.most_ahead, self.plan.steps - number)
         planned = self.plan.look_ahead(number, steps, self._first_slot, self._first_slot + width)
         draws = Draws(seed=self.plan.seed, epoch=self.plan.epoch, occurrence=planned.occurrence.ravel())
         located = self.assembler.locate(np.ascontiguousarray(planned.items).ravel(), draws)
