@@ -39,7 +39,7 @@ Whole = NDArray[np.int64]
 
 _MOST_BATCHES: Final = 4
 _SOON_BATCHES: Final = 2  # decoded in any case; from here on a step's bytes are better held encoded, at a tenth of the size
-_ROOM: Final = 1.25  # more requests than Little's law asks for, so that one slow answer is not felt at once
+_ROOM: Final = 1.25  # × the requests at which the store is just full: it must not run dry between two answers
 _INFLATED: Final = 1.5  # × the unloaded latency: more requests now wait in the store instead of being served
 _UNLOADED: Final = 1.1
 _REFUSED: Final = 0.02
@@ -200,8 +200,8 @@ class InFlight(NamedTuple):
 def steer(state: InFlight, seen: Round, *, need: Numbers = np.inf, least: float = 1, most: float = 256) -> InFlight:
     """Return the state with the next limit.
 
-    Little's law: n requests in flight at latency l serve n / l a second. The limit grows until the need is met with room to
-    spare: ×2 while that takes four times as many, else by a quarter, and not where latency has begun to grow with it. At 1.5
+    Little's law: n requests in flight at latency l serve n / l a second. The limit grows until the need is met with room for
+    chance: ×2 while that takes four times as many, else by a quarter, and not where latency has begun to grow with it. At 1.5
     times what it was unloaded, more requests only queue in the store: the limit becomes rate × unloaded latency, with room.
     The unloaded latency is measured anew by a round at half the limit when it was not seen for 16 rounds, and taken to have
     changed when fewer requests made it no shorter. 429 and 503 cost three tenths.
@@ -214,7 +214,9 @@ def steer(state: InFlight, seen: Round, *, need: Numbers = np.inf, least: float 
         base = np.where(no_help | probed, latency, np.minimum(base, latency))
         stale = np.where(latency <= _UNLOADED * base, 0, np.asarray(state.stale) + 1)
         queueing = latency > _INFLATED * base
-        want = np.where(np.isfinite(need), need * (flight / rate) * _ROOM + 1, np.inf)
+        # The number in flight varies like its square root; two of these more, and two, for answers that keep others waiting.
+        load = np.where(np.isfinite(need), need * (flight / rate), np.inf)
+        want = load + 2 * np.sqrt(load) + 2
         is_free, used = latency <= _UNLOADED * base, flight >= 0.75 * limit
         grown = np.where(is_free & (want > 4 * limit), 2 * limit, np.maximum(limit * 1.25, limit + 1))
         grown = np.where(used & (latency <= _ROOM * base), grown, limit)

@@ -109,7 +109,7 @@ class Pacer:
             # The set is on this machine: its page cache holds what is encoded, so that part is not ours to hold.
             held = hold(
                 self._pace.headway_s,
-                self.own_s + wait_s,
+                self.own_s,  # without waits: a loader that is late must not hold less for it
                 batch_bytes=batch_bytes,
                 encoded_bytes=0,
                 memory_bytes=self._memory_bytes,
