@@ -25,6 +25,7 @@ __all__ = ["run_on_ray"]
 _RETRIES: Final = 3
 _TOKEN: Final = "ray.tmp"
 _POLL_S: Final = 0.2
+_ENDING_S: Final = 30.0  # for killed tasks to be gone; a node that does not answer for so long is left alone
 
 _Shipped = dict[str, bytes]
 """File name → content, of files that could not be renamed into the staging directory."""
@@ -78,6 +79,9 @@ def run_on_ray(
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
+        if running:
+            # Killing takes a moment, in which a task still puts files where the caller is about to remove all.
+            ray.wait(list(running), num_returns=len(running), timeout=_ENDING_S)
         if ours:
             ray.shutdown()
         (staging / _TOKEN).unlink(missing_ok=True)
