@@ -73,7 +73,7 @@ class Recorder:
         self._steps: deque[Step] = deque(maxlen=_MOST_WAITING)
         self._sources: Sources | None = None
         self._asked_ns = 0  # 0: the consumer does not wait
-        self._end_ns = 0
+        self._ends: deque[Booked] = deque()
         self._lock = threading.Lock()  # held while lines are made, so that closing does not cut into them
         self._file = -1
         self._size = self._written_ns = 0
@@ -142,10 +142,11 @@ class Recorder:
         self._asked_ns = 0
         self._steps.append(step)
 
-    def ended(self, waited_ns: int) -> None:
-        """An iterator is over, and the consumer waited so long to hear it; what is known by now is written at once."""
+    def ended(self, booked: Booked | None) -> None:
+        """An iterator is over, and the consumer may have waited to hear it; what is known by now is written at once."""
         self._asked_ns = 0
-        self._end_ns += waited_ns
+        if booked is not None:
+            self._ends.append(booked)
         self._flush(final=True)
         self._sources = None
 
@@ -204,9 +205,8 @@ class Recorder:
             said = True
         if self._trace is not None:
             self._trace.flush()
-        if self._end_ns:
-            self._waits["end"] = self._waits.get("end", 0) + self._end_ns
-            self._end_ns = 0
+        while self._ends:
+            self._add(self._ends.popleft())
             said = False
         since = self._asked_ns
         waiting = since and now_ns() - since > _LONG_NS and now_ns() - self._written_ns > _LONG_NS
@@ -218,9 +218,7 @@ class Recorder:
         counts["steps"] += 1
         counts["samples"] += step.samples
         counts["bytes"] += step.size
-        counts["consumer_ns"] += booked.consumer_ns
-        for stage, ns in booked.waits.items():
-            self._waits[stage] = self._waits.get(stage, 0) + ns
+        self._add(booked)
         spans = () if step.trail is None else tuple(step.trail.spans)
         for stage, _, started, ended, _ in spans:
             self._busy[stage] = self._busy.get(stage, 0) + ended - started
@@ -231,6 +229,11 @@ class Recorder:
             if self._traced == self._telemetry.trace_steps:
                 self._trace.close()
                 self._trace = None
+
+    def _add(self, booked: Booked) -> None:
+        self._counts["consumer_ns"] += booked.consumer_ns
+        for stage, ns in booked.waits.items():
+            self._waits[stage] = self._waits.get(stage, 0) + ns
 
     def _line_of(self, run: list[Step]) -> Line:
         booked = [step.booked for step in run]

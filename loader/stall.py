@@ -274,14 +274,15 @@ class StallLedger:
             self.waits_ns[stage] = self.waits_ns.get(stage, 0) + ns
         return Booked(asked, self._consumer_ns, waited, waits)
 
-    def ended(self) -> int:
-        """The iterator has no more batches, or failed: returns the nanoseconds that the consumer waited to hear that."""
+    def ended(self) -> Booked | None:
+        """The iterator has no more batches, or failed: returns what the consumer waited to hear that, if it did ask."""
         if not self._is_asked:
-            return 0
+            return None
         self._is_asked = False
+        asked = self._mark
         waited, self._start_ns = self._stamp() + self._start_ns, 0
         self.waits_ns["end"] = self.waits_ns.get("end", 0) + waited
-        return waited
+        return Booked(asked, self._consumer_ns, waited, {"end": waited})
 
     @property
     def waited_ns(self) -> int:

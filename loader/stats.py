@@ -95,11 +95,11 @@ class LoaderStats:
 
     def ended(self) -> None:
         """The iterator is done or dropped."""
-        waited = self.ledger.ended()
-        if waited and self._ranges is not None:
+        booked = self.ledger.ended()
+        if booked is not None and self._ranges is not None:
             self._ranges.pop()
         if self.recorder is not None:
-            self.recorder.ended(waited)
+            self.recorder.ended(booked)
         if self._started:
             self._active_ns += stall.now_ns() - self._started
             self._started = 0
