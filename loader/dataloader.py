@@ -31,6 +31,8 @@ from .delivery import Delivery
 from .engine import Engine
 from .faults import FaultPolicy
 from .feeder import FeederEngine, Feeding
+from .fetch import FetchAhead
+from .fetch_epochs import ENCODED_SHARE, EpochFetcher
 from .native_decode import NativeDecoder, default_decoder
 from .options import LoaderOptions
 from .pacer import Pacer
@@ -172,7 +174,13 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         self._dataset, self._view = dataset, dataset.view
         self._decoder = decoder or default_decoder()
         self._assembler = dataset.assembler(self._decoder)
-        self._pool = BufferPool(self._options.memory_bytes)
+        pool_bytes = self._options.memory_bytes
+        self._epochs: EpochFetcher[Batch] | None = None
+        self._fetch: FetchAhead[Batch] | None = None  # of the latest iterator
+        if dataset.packed.is_remote:
+            self._epochs = self._new_fetcher()
+            pool_bytes -= int(pool_bytes * ENCODED_SHARE)
+        self._pool = BufferPool(pool_bytes)
         self._stats = LoaderStats()
         self._pin = pin_memory and torch.cuda.is_available()
         if pin_memory and not self._pin:
@@ -337,17 +345,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         options, transforms = self._options, self._options.transforms
         assert self.batch_size is not None
         last = plan.steps * options.accumulate
-        ledger, packed = options.quarantine, self._dataset.packed
-        record = None if ledger is None else Quarantine(ledger, packed, self._view, accumulate=options.accumulate)
-        faults = FaultPolicy(options, view=plan.view, epoch=plan.epoch, record=record)
         processes = transforms.process_count(self.num_workers)
-        deliver = Delivery(
-            bfloat16=self._assembler.bfloat16,
-            stage=None if processes or transforms.sample is None else SampleStage(transforms.sample, self._assembler, plan),
-            batch=transforms.batch,
-            seed=plan.seed,
-            pin=self._pin,
-        )
+        faults, deliver = self._faults(plan), self._delivery(plan, in_processes=processes > 0)
         waits = 2 if self._decoder.whole_step and not processes else 1
         # Threads that were asked for by number are not shared.
         claim = Claim(self.num_workers, at_least=waits) if self._chooses_threads and self.num_workers else None
@@ -365,21 +364,14 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
                 last=last,
             )
             return FeederEngine(feeding, processes, self._pool, faults, deliver, claim, self._stats.trail)
-        recipe = StepRecipe(
-            plan,
-            self._assembler,
-            faults,
-            batch_size=self.batch_size,
-            rank=self.topology.rank,
-            accumulate=options.accumulate,
-            deliver=deliver,
-        )
+        recipe = partial(self._recipe, plan, faults, deliver)
+        fetch = self._fetch = None if self._epochs is None else self._epochs.begin(recipe, plan, first=first, last=last)
         if self.num_workers:
             self._decoder.start(self.num_workers)
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
         threads = max(waits, pacer.most_threads) if self.num_workers else 0
-        return Engine(
-            recipe,
+        engine = Engine(
+            recipe() if fetch is None else fetch,
             self._pool,
             first=first,
             last=last,
@@ -388,7 +380,65 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             stall_s=options.stall_s,
             claim=claim,
             trail=self._stats.trail,
+            is_here=None if fetch is None else fetch.is_here,
         )
+        if fetch is not None:
+            fetch.wake = engine.wake
+        return engine
+
+    def _faults(self, plan: Plan) -> FaultPolicy:
+        options = self._options
+        ledger, packed = options.quarantine, self._dataset.packed
+        record = None if ledger is None else Quarantine(ledger, packed, self._view, accumulate=options.accumulate)
+        return FaultPolicy(options, view=plan.view, epoch=plan.epoch, record=record)
+
+    def _delivery(self, plan: Plan, *, in_processes: bool) -> Delivery:
+        transforms = self._options.transforms
+        return Delivery(
+            bfloat16=self._assembler.bfloat16,
+            stage=None if in_processes or transforms.sample is None else SampleStage(transforms.sample, self._assembler, plan),
+            batch=transforms.batch,
+            seed=plan.seed,
+            pin=self._pin,
+        )
+
+    def _recipe(self, plan: Plan, faults: FaultPolicy, deliver: Delivery) -> StepRecipe[Batch]:
+        assert self.batch_size is not None
+        return StepRecipe(
+            plan,
+            self._assembler,
+            faults,
+            batch_size=self.batch_size,
+            rank=self.topology.rank,
+            accumulate=self._options.accumulate,
+            deliver=deliver,
+        )
+
+    def _new_fetcher(self) -> EpochFetcher[Batch]:
+        """Return who fetches for our iterators; it does not keep us alive."""
+        options, after = self._options, weakref.WeakMethod(self._epoch_after)
+
+        def epoch_after() -> tuple[StepRecipe[Batch], int] | None:
+            found = after()
+            return None if found is None else found()
+
+        fetcher = EpochFetcher(
+            self._dataset.packed,
+            memory_bytes=options.memory_bytes,
+            pace=options.pace,
+            stall_s=options.stall_s,
+            epoch_after=epoch_after,
+        )
+        weakref.finalize(self, fetcher.close)
+        return fetcher
+
+    def _epoch_after(self) -> tuple[StepRecipe[Batch], int] | None:
+        """Return the recipe that the iterator after the one under way begins with, as things stand, and its batches."""
+        if self._start is None:
+            return None
+        plan = self._start.plan(self._view.info, self._order)
+        recipe = self._recipe(plan, self._faults(plan), self._delivery(plan, in_processes=False))
+        return recipe, plan.steps * self._options.accumulate
 
     def _new_pacer(self, claim: Claim | None, *, in_processes: bool) -> Pacer:
         """Return what decides how many threads work and how far ahead; feeder processes keep what they were given."""
@@ -427,6 +477,9 @@ class _PackedIterator:
         loader._stats.begin(epoch=self.plan.epoch, number=self._number)
         self._engine = loader._engine(self.plan, self._number)
         weakref.finalize(self, self._engine.close, wait=False).atexit = False
+        self._fetch, loader._fetch = loader._fetch, None
+        if self._fetch is not None:
+            weakref.finalize(self, self._fetch.close)
         assert loader._pacer is not None
         self._pacer = loader._pacer
         weakref.finalize(self, self._pacer.close)
@@ -444,6 +497,8 @@ class _PackedIterator:
         ready = self._engine.ready
         loader._stats.asked(ready)
         self._pacer.asked(time.monotonic(), ready)
+        if self._fetch is not None:
+            self._fetch.asked(self._number)
         try:
             batch = self._engine.next()
         except StopIteration:
@@ -462,6 +517,8 @@ class _PackedIterator:
             trail.end()
         loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes, trail)
         self._pacer.delivered(time.monotonic(), batch.nbytes)
+        if self._fetch is not None:
+            self._fetch.delivered()
         self._engine.prefetch = self._pacer.batches
         if self._number == len(self):
             self._end()
@@ -472,6 +529,8 @@ class _PackedIterator:
             self.is_done = True
             self._engine.close()
             self._pacer.close()
+            if self._fetch is not None:
+                self._fetch.close()
             self._loader._stats.ended()
 
 

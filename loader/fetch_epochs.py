@@ -1,0 +1,96 @@
+"""Who fetches for a loader's iterators: the next epoch is begun while the last steps of this one are used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from .fetch import FetchAhead
+from .pace import Pace
+from .plan import Plan
+from .steps import StepRecipe
+
+if TYPE_CHECKING:
+    from ..formats.packed_set import PackedSet
+
+__all__ = ["ENCODED_SHARE", "EpochFetcher"]
+
+B = TypeVar("B")
+
+ENCODED_SHARE: Final = 0.25
+"""Of a loader's memory, for payloads as they are stored; images take about a tenth of the bytes that they have in a batch."""
+_AFTER_SHARE: Final = 0.25  # of that, for the next epoch while this one is under way
+
+
+class EpochFetcher(Generic[B]):
+    """Makes a `FetchAhead` for each iterator of one loader, or hands over the one that was begun for it.
+
+    `epoch_after` returns the recipe of the epoch that is next if nobody says otherwise, and its number of batches.
+    """
+
+    def __init__(
+        self,
+        packed: PackedSet,
+        *,
+        memory_bytes: int,
+        pace: Pace,
+        stall_s: float,
+        epoch_after: Callable[[], tuple[StepRecipe[B], int] | None],
+    ) -> None:
+        self._packed, self._pace, self._stall_s = packed, pace, stall_s
+        self._budget_bytes = int(memory_bytes * ENCODED_SHARE)
+        self._epoch_after = epoch_after
+        self._lock = threading.Lock()  # guards the two below
+        self._next: FetchAhead[B] | None = None
+        self._closed = False
+
+    def begin(self, recipe: Callable[[], StepRecipe[B]], plan: Plan, *, first: int, last: int) -> FetchAhead[B]:
+        """Return who fetches batches `first` to `last` of `plan`, started."""
+        with self._lock:
+            found, self._next = self._next, None
+        if found is not None:
+            if _same(found.recipe.plan, plan) and (found.first, found.last) == (first, last):
+                found.budget_bytes = self._budget_bytes
+                return found
+            found.close()
+        made = self._make(recipe(), first, last)
+        made.start()
+        return made
+
+    def close(self) -> None:
+        """End what was begun for an iterator that will not come."""
+        with self._lock:
+            found, self._next, self._closed = self._next, None, True
+        if found is not None:
+            found.close()
+
+    def _make(self, recipe: StepRecipe[B], first: int, last: int) -> FetchAhead[B]:
+        return FetchAhead(
+            recipe,
+            self._packed,
+            first=first,
+            last=last,
+            budget_bytes=self._budget_bytes,
+            pace=self._pace,
+            stall_s=self._stall_s,
+            then=self._go_on,
+        )
+
+    def _go_on(self, before: FetchAhead[B]) -> None:
+        after = self._epoch_after()
+        if after is None or before.is_closed:
+            return
+        recipe, last = after
+        made = self._make(recipe, 0, last)
+        made.budget_bytes = int(self._budget_bytes * _AFTER_SHARE)
+        made.follow(before)
+        with self._lock:
+            if self._closed or self._next is not None:
+                return
+            self._next = made
+        made.start()
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    return (one.epoch, one.seed, one.first_step, one.steps) == (other.epoch, other.seed, other.first_step, other.steps)
