@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +29,27 @@ __all__ = [
     "SPEC",
     "Status",
     "Step",
+    "Take",
     "Target",
     "addresses",
     "available",
     "copy_jobs",
-    "gather",
     "image_jobs",
     "jpeg_scan",
+    "locate",
     "points_decode",
     "set_threads",
+    "shuffled",
     "submit",
+    "take",
     "threads",
     "unavailable",
     "xxh3_64",
 ]
 
-_ABI: Final = 3
+Ints = NDArray[np.int64]
+
+_ABI: Final = 4
 _MESSAGE_BYTES: Final = 128
 
 # The structs of native/core.h, field by field; `_load` compares the sizes.
@@ -256,14 +261,64 @@ def xxh3_64(data: Any) -> int:  # Any: a contiguous buffer
     return int(xxhash.xxh3_64_intdigest(data))
 
 
-def gather(sources: NDArray[np.int64], out: NDArray[Any]) -> None:  # Any: rows of any dtype
-    """Fill row k of `out`, contiguous, with the bytes at address `sources[k]`, without the interpreter lock.
+def locate(starts: Ints, offsets: Ints, numbers: Ints) -> tuple[Ints, Ints, int]:
+    """Return (part, row in the part's shard, how many) of `numbers` (n,); the first that no part holds ends the count.
 
-    The caller keeps the sources alive, and answers for each holding a row.
+    Part k holds the numbers [starts[k], starts[k + 1]), in its shard from offsets[k] on.
     """
     native = _load()
     assert native is not None, "callers ask available() first"
-    native.gather(sources, out)
+    numbers = np.ascontiguousarray(numbers)
+    part, row = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+    return part, row, int(native.locate(starts, offsets, numbers, part, row))
+
+
+class Take(Protocol):
+    """Rows on their way."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return True when all rows are there, False if `timeout_s` passes first; IndexError for a row that there is not."""
+        ...
+
+
+def take(
+    counts: Ints,
+    bases: tuple[Ints, ...],
+    shard: Ints,
+    row: Ints,
+    outs: tuple[NDArray[Any], ...],  # Any: dtypes by schema
+    *,
+    later: bool = False,
+) -> Take:
+    """Fill each of `outs` (n, …), contiguous, with rows (shard, row) of its column, without the interpreter lock.
+
+    Args:
+        counts: (S,) rows of each shard.
+        bases: for each of `outs`, (S,) the address of the column's first row in each shard; 0: not open.
+        later: leave it to the decode threads and return at once; whoever waits does what they have not begun.
+
+    The caller keeps what `bases` point to alive; indices are compared with `counts`.
+
+    Raises:
+        IndexError: a row that there is not, or of a shard that is not open (`later`: raised by `wait`).
+    """
+    native = _load()
+    assert native is not None, "callers ask available() first"
+    taken: Take = native.take(counts, bases, shard, row, outs, later)
+    return taken
+
+
+def shuffled(line: tuple[int, int, int, int], short_end: int, key: int, permutations: NDArray[np.uint8], positions: Ints) -> Ints:
+    """Return the item at each position of a shuffled line, as loader/shuffled.py defines it, for that file alone.
+
+    `line` is (items, slots, block_items, span_blocks); `permutations` (256, block_items) where these are at most 64.
+    """
+    native = _load()
+    assert native is not None, "callers ask available() first"
+    positions = np.ascontiguousarray(positions)
+    items = np.empty_like(positions)
+    native.shuffled(line, short_end, key, permutations, positions, items)
+    return items
 
 
 def points_decode(data: Any, columns: NDArray[Any], points: int) -> None:  # Any: a contiguous buffer

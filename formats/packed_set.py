@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from .manifest import AttachedFile, Drive, Manifest
 from .open_shard import OpenShard
 from .range_cache import DEFAULT_CACHE, CacheOptions
 from .schema import Schema
+from .shard_column import RowPlaces, ShardColumn, take_rows
 from .stores import is_remote, local_path
 from .timeline import PartTable, Timeline
 
@@ -117,10 +118,10 @@ class PackedSet:
             self._tables[-1].check(frames, "frame")
             return frames.copy()  # its rows are the frames
         found, table = self.schema.sensor(sensor), self._tables[self._position(sensor)]
-        part, _ = self._tables[-1].locate(frames, "frame")
-        local = self._tables[-1].gather(
-            frames, "frame", np.empty(len(frames), np.int64), lambda shard: self.shard(shard).own(found)
-        )
+        part, row = self._tables[-1].locate(frames, "frame")
+        column = self._frame_column(sensor, lambda shard: self.shard(shard).own(found))
+        local = column.empty(len(frames))
+        take_rows([column], RowPlaces(shard=self._tables[-1].shard[part], row=row), [local])
         return np.where(local < 0, -1, local - table.offset[part] + table.starts[part])
 
     def filed(self, sensor: str, frame: int) -> range:
@@ -134,8 +135,10 @@ class PackedSet:
     def frame_stamps(self, frames: NDArray[Any]) -> Ints:
         """Return the reference stamp of each frame, ns."""
         frames = np.asarray(frames, np.int64)
-        out = np.empty(len(frames), np.int64)
-        return self._tables[-1].gather(frames, "frame", out, lambda shard: self.shard(shard).index.frame_stamps())
+        column = self._frame_column("", lambda shard: self.shard(shard).index.frame_stamps())
+        out = column.empty(len(frames))
+        take_rows([column], self._tables[-1].places(frames, "frame"), [out])
+        return out
 
     def drive_of(self, frames: NDArray[Any]) -> Ints:
         """Return the index into `drives` of each frame."""
@@ -184,10 +187,6 @@ class PackedSet:
         """Whether payloads are fetched, and not mapped."""
         return self.remote is not None
 
-    def remote_shard(self, shard: int) -> tuple[RemoteSet, int] | None:
-        """Return who fetches payloads of shard `shard`, and its number there; None where they are mapped."""
-        return None if self.remote is None else (self.remote, shard)
-
     def prepare(self, frames: NDArray[Any], *, want_by: float = float("inf")) -> None:
         """Begin to bring the index of the shards that hold `frames`, where it is not on this machine."""
         if self.remote is not None:
@@ -208,6 +207,7 @@ class PackedSet:
         with self._lock:
             self._open.clear()
             self._timelines.clear()
+            self._frame_columns.clear()
 
     def __enter__(self) -> PackedSet:
         return self
@@ -225,10 +225,18 @@ class PackedSet:
     def _lay_out(self, tables: list[PartTable], drive_parts: Ints) -> None:
         """Say where rows lie: `tables` of each sensor in name order, then of the frames; (drives + 1,) first parts of drives."""
         self._tables = tables
+        self._frame_columns: dict[str, ShardColumn] = {}
         self._drive_parts = drive_parts
         self.frame_starts: Ints = tables[-1].starts[drive_parts]
         """(drives + 1,) global frame where each drive starts."""
         self._drive_borders = Borders(self.frame_starts)
+
+    def _frame_column(self, name: str, view: Callable[[int], Ints]) -> ShardColumn:
+        """Return what each frame has one whole number of: its own row of a sensor, or, for "", its stamp."""
+        found = self._frame_columns.get(name)
+        if found is None:
+            found = self._frame_columns[name] = ShardColumn(self._tables[-1].counts(), np.dtype(np.int64), (), view)
+        return found
 
     def _position(self, sensor: str) -> int:
         return list(self.schema.by_name).index(sensor)

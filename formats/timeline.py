@@ -6,7 +6,6 @@ touched; reading a payload compares its hash on the very buffer that is handed o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from .codec import decode
 from .errors import CorruptShard, UsageError
 from .integrity import payload_hash
 from .schema import Sensor
+from .shard_column import RowPlaces, ShardColumn, take_rows
 from .source import Payload
 
 if TYPE_CHECKING:
@@ -53,16 +53,6 @@ class PayloadRefs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlaces:
-    """Where rows lie: found once, good for every column of their timeline."""
-
-    shard: Ints
-    """(n,) index into the manifest's shards."""
-    row: Ints
-    """(n,) row inside the shard."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartTable:
     """The parts of a set in (drive, position) order, seen from one sensor (or from the frames)."""
 
@@ -81,11 +71,26 @@ class PartTable:
         """Return how many rows a shard holds."""
         return int(np.diff(self.starts)[self.shard == shard].sum())
 
+    def counts(self) -> Ints:
+        """Return (S,) how many rows each shard holds, S being one more than the last shard with a part."""
+        counts = np.zeros(int(self.shard.max(initial=-1)) + 1, np.int64)
+        np.add.at(counts, self.shard, np.diff(self.starts))
+        return counts
+
     def locate(self, rows: Ints, what: str) -> tuple[Ints, Ints]:
         """Return the part of each global row, and its row inside the shard."""
+        if len(rows) and len(self.shard) and kernel.available():
+            part, local, good = kernel.locate(self.starts, self.offset, rows)
+            if good == len(rows):
+                return part, local
         self.check(rows, what)
         part = self.borders.holder(rows)
         return part, rows - self.starts[part] + self.offset[part]
+
+    def places(self, rows: Ints, what: str) -> RowPlaces:
+        """Return where global rows lie."""
+        part, local = self.locate(rows, what)
+        return RowPlaces(shard=self.shard[part], row=local)
 
     def check(self, rows: Ints, what: str) -> None:
         """Refuse rows that there are not."""
@@ -100,11 +105,6 @@ class PartTable:
         part = int(np.searchsorted(self.starts, row, side="right")) - 1
         return int(self.shard[part]), row - int(self.starts[part]) + int(self.offset[part])
 
-    def gather(self, rows: Ints, what: str, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
-        """Fill `out` with `view(shard)[row in shard]` of each global row: one take per shard touched."""
-        part, local = self.locate(rows, what)
-        return _take(RowPlaces(shard=self.shard[part], row=local), out, view)
-
 
 class Timeline:
     """All rows of one sensor; made by `PackedSet.timeline` and safe to use from several threads."""
@@ -117,8 +117,7 @@ class Timeline:
         self._parts = parts
         self._stamps: dict[int, Ints] = {}
         self._video: VideoRows | None = None
-        self._starts: dict[str, Ints] = {}
-        self._views: list[NDArray[Any]] = []
+        self._columns: dict[str, ShardColumn] = {}
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -132,31 +131,31 @@ class Timeline:
             for part in range(first, last):
                 at, rows = int(self._parts.offset[part]), int(self._parts.starts[part + 1] - self._parts.starts[part])
                 if rows:
-                    pieces.append(self._column(int(self._parts.shard[part]), "stamp")[at : at + rows])
+                    pieces.append(self.column("stamp").view(int(self._parts.shard[part]))[at : at + rows])
             found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.int64)
             self._stamps[drive] = found
         return found
 
     def take(self, column: str, rows: NDArray[Any], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return column values (n, *shape) of global rows (n,); "stamp" is a column too."""
-        rows = np.asarray(rows, np.int64)
-        dtype, shape = (np.dtype("<i8"), ()) if column == "stamp" else self._layout(column)
+        places, found = self.places(rows), self.column(column)
         if out is None:
-            out = np.empty((len(rows), *shape), dtype)
-        return self._parts.gather(rows, self._what, out, lambda shard: self._column(shard, column))
+            out = found.empty(len(places.row))
+        take_rows([found], places, [out])
+        return out
 
     def places(self, rows: NDArray[Any]) -> RowPlaces:
         """Return where global rows (n,) lie, for several takes."""
-        part, local = self._parts.locate(np.asarray(rows, np.int64), self._what)
-        return RowPlaces(shard=self._parts.shard[part], row=local)
+        return self._parts.places(np.asarray(rows, np.int64), self._what)
 
-    def take_at(self, column: str, places: RowPlaces, out: NDArray[Any]) -> None:
-        """Fill `out` (n, *shape), contiguous, with column values at `places`; large rows by the native core."""
-        if len(places.row) and kernel.available():
-            width = out.nbytes // len(out)
-            kernel.gather(self._addresses(column, places.shard)[places.shard] + places.row * width, out)
-        else:
-            _take(places, out, lambda shard: self._column(shard, column))
+    def column(self, name: str) -> ShardColumn:
+        """Return a column over all shards, for `take_rows` of several at once; "stamp" is a column too."""
+        found = self._columns.get(name)
+        if found is None:
+            dtype, shape = (np.dtype("<i8"), ()) if name == "stamp" else self._layout(name)
+            found = ShardColumn(self._parts.counts(), dtype, shape, lambda shard: self._shard(shard).column(self.sensor, name))
+            self._columns[name] = found
+        return found
 
     def refs(self, rows: NDArray[Any]) -> PayloadRefs:
         """Return where the payloads of global rows lie, without reading them."""
@@ -181,9 +180,8 @@ class Timeline:
         number, at = self._parts.locate_one(row, self._what)
         shard = self._shard(number)
         table = shard.payloads(self._stored())
-        expected = int(table.hash[at])
-        view = shard.payload(int(table.start[at]), int(table.stop[at]), expected)
-        found = payload_hash(view)
+        view = shard.data[int(table.start[at]) : int(table.stop[at])]
+        found, expected = payload_hash(view), int(table.hash[at])
         if found != expected:
             raise CorruptShard(
                 f"cannot read {self.describe(row)} in {shard.shard.data_name!r}: xxh3 {found:016x}, expected {expected:016x}; "
@@ -246,30 +244,3 @@ class Timeline:
 
     def _shard(self, shard: int) -> OpenShard:
         return self._packed.shard(shard)
-
-    def _addresses(self, column: str, shards: Ints) -> Ints:
-        """Return by shard the address of a column's first row, known for `shards`; views of all of them are kept."""
-        found = self._starts.get(column)
-        if found is None:
-            found = self._starts[column] = np.zeros(int(self._parts.shard.max(initial=-1)) + 1, np.int64)
-        if not found[shards].all():
-            for shard in np.unique(shards[found[shards] == 0]).tolist():
-                view = self._column(shard, column)
-                assert view.flags.c_contiguous, "columns are views of Arrow's child arrays"
-                self._views.append(view)
-                found[shard] = view.__array_interface__["data"][0]
-        return found
-
-    def _column(self, shard: int, column: str) -> NDArray[Any]:
-        return self._shard(shard).column(self.sensor, column)
-
-
-def _take(places: RowPlaces, out: NDArray[Any], view: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
-    shards, rows = places.shard, places.row
-    if len(rows) and np.all(shards == shards[0]):
-        np.take(view(int(shards[0])), rows, axis=0, out=out, mode="clip")
-        return out
-    for shard in np.unique(shards).tolist():
-        chosen = shards == shard
-        out[chosen] = view(shard)[rows[chosen]]
-    return out

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, Column, Sensor, UsageError, pose
-from ..formats.timeline import RowPlaces
+from ..formats.shard_column import RowPlaces, take_rows
 from .draft import Draft, Prepared, Task
 from .located import Ahead
 from .read_set import Resolved
@@ -71,22 +71,23 @@ def take_columns(
 ) -> dict[str, NDArray[Any]]:  # Any: dtypes by schema
     """Return each column at `rows` as it is stored; see `gather_columns`."""
     there = rows >= 0
-    all_there, any_there = bool(there.all()), bool(there.any())
+    everywhere = bool(there.all())
+    flat = rows.ravel() if everywhere else rows[there]
+    if not len(flat):
+        return {column.name: np.zeros((*rows.shape, *column.shape), column.numpy_dtype) for column in columns}
+    if right is None or fraction is None:
+        sources = [timeline.column(column.name) for column in columns]
+        taken = [source.empty(len(flat)) for source in sources]
+        if sources:
+            take_rows(sources, timeline.places(flat), taken)
+    else:
+        taken = [_between(timeline, column, flat, right[there], fraction[there]) for column in columns]
     found: dict[str, NDArray[Any]] = {}  # Any: dtypes by schema
-    for column in columns:
-        if not any_there:
-            found[column.name] = np.zeros((*rows.shape, *column.shape), column.numpy_dtype)
-            continue
-        if right is None or fraction is None:
-            values = timeline.take(column.name, rows[there])
-        else:
-            values = _between(timeline, column, rows[there], right[there], fraction[there])
-        if all_there:
-            found[column.name] = values.reshape(*rows.shape, *column.shape)
-            continue
-        full = np.zeros((*rows.shape, *column.shape), values.dtype)
-        full[there] = values
-        found[column.name] = full
+    for column, values in zip(columns, taken, strict=True):
+        full = values if everywhere else np.zeros((rows.size, *column.shape), values.dtype)
+        if not everywhere:
+            full[there.ravel()] = values
+        found[column.name] = full.reshape(*rows.shape, *column.shape)
     return found
 
 
@@ -172,9 +173,9 @@ class ColumnField:
         return [Task(partial(self._take, places, entry), f"columns of {self.key!r}", is_quick=True, stage="assemble")]
 
     def _take(self, places: RowPlaces, entry: Mapping[str, Any]) -> None:  # Any: see Draft.entries
-        for column in self._large:
-            values = entry[column.name]
-            self._timeline.take_at(column.name, places, values.reshape(-1, *column.shape))
+        take_rows(
+            [self._timeline.column(column.name) for column in self._large], places, [entry[column.name] for column in self._large]
+        )
 
     def _gather(self, window: Resolved, entry: dict[str, Any]) -> None:  # Any: see Draft.entries
         entry.update(gather_columns(self._timeline, self._large, *self._rows(window)))

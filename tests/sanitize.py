@@ -19,7 +19,7 @@ import numpy as np
 import simplejpeg
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ["jpeg", "huffman", "resample", "slant", "store", "gather", "hash", "pool", "jpeg_scan"]
+CORE = ["jpeg", "huffman", "resample", "slant", "store", "gather", "hash", "pool", "rows", "shuffle", "jpeg_scan"]
 MOST_BYTES = 40_000  # bigger seeds only make fewer mutants a second
 
 

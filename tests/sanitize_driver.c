@@ -145,8 +145,8 @@ static void run_step(const blob *files, int count, int pristine, long *tally) {
     for (int k = 0; k < BATCH; k++) {
         blob file = files[below((uint64_t)count)];
         data[k] = pristine ? (blob){memcpy(malloc(file.size ? file.size : 1), file.bytes, file.size), file.size} : mutate(file);
-        hw_jpeg_facts facts; /* test_jpeg_walks.py compares them with the walk in Python */
-        hw_scan_jpeg(data[k].bytes, data[k].size, &facts);
+        hw_jpeg_facts facts;
+        hw_scan_jpeg(data[k].bytes, data[k].size, &facts); /* formats/jpeg.py's own walk is compared with it by tests/formats/test_jpeg.py */
         specs[k] = draw_spec();
         size_t out = (size_t)specs[k].plane_bytes * 3, room = data[k].size + (size_t)below(9);
         images[k] = (hw_image){.data = (uintptr_t)data[k].bytes, .length = data[k].size, .out = (uintptr_t)malloc(out), .spec = (uint32_t)k};
@@ -159,7 +159,7 @@ static void run_step(const blob *files, int count, int pristine, long *tally) {
     if (!hw_step_prepare(&step)) exit(3);
     hw_pool_submit(&step);
     if (below(40) == 0) hw_pool_cancel(&step);
-    while (hw_pool_wait(&step, 1000000000) != HW_DONE) {}
+    while (hw_pool_wait(&step, 1000000000, below(2)) != HW_DONE) {}
     for (int k = 0; k < 2 * BATCH; k++) {
         int s = status[k];
         if (s < HW_OK || s > HW_CANCELLED || (k >= BATCH && s != HW_OK && s != HW_CANCELLED)) exit(4);
@@ -173,6 +173,8 @@ static void run_step(const blob *files, int count, int pristine, long *tally) {
     for (int k = 0; k < BATCH; k++) free(data[k].bytes), free((void *)(uintptr_t)images[k].out), free((void *)(uintptr_t)copies[k].out);
 }
 
+#include "sanitize_rows.h"
+
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
     state = strtoull(argv[1], NULL, 10);
@@ -182,6 +184,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < count; k++) files[k] = load(argv[3 + k]);
     if (hw_pool_resize(2) != 2) return 3;
     for (int k = 0; k < 5000; k++) compare_slants();
+    for (int k = 0; k < 3000; k++) run_take(), run_locate(), run_order();
     for (int k = 0; k < 4 + count / 4; k++) run_step(files, count, 1, tally);
     for (long k = 0; k < mutants / BATCH; k++) {
         run_step(files, count, 0, tally);

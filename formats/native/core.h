@@ -73,7 +73,6 @@ void *hw_reserve(hw_scratch *scratch, size_t bytes);
 void hw_release(hw_scratch *scratch);
 
 int hw_decode_image(const hw_spec *spec, const hw_image *job, char message[HW_MESSAGE_BYTES], hw_scratch *scratch);
-void hw_gather_rows(void *out, const int64_t *sources, size_t rows, size_t width);
 int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]);
 uint64_t hw_xxh3(const void *data, size_t length);
 uint64_t hw_xxh3_copy(void *out, const void *data, size_t length); /* of the copy, made as it is hashed */

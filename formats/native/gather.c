@@ -1,4 +1,4 @@
-/* Bytes to their place in the batch: rows of a column, a checked copy with padding, and a thread's working memory. */
+/* Bytes to their place in the batch: a checked copy with padding, and a thread's working memory. */
 #include "huffman.h"
 
 #include <stdio.h>
@@ -13,23 +13,17 @@ int hw_copy_bytes(const hw_copy *job, char message[HW_MESSAGE_BYTES]) {
         memset(out, 0, job->room);
         return HW_REQUEST;
     }
-    if (job->length) memcpy(out, (const void *)(uintptr_t)job->source, job->length);
+    const void *source = (const void *)(uintptr_t)job->source;
+    int good = 1;
+    if (job->flags & HW_CHECK_HASH) good = hw_xxh3_copy(out, source, job->length) == job->hash;
+    else if (job->length) memcpy(out, source, job->length);
     memset(out + job->length, (int)job->fill, job->room - job->length);
-    if ((job->flags & HW_CHECK_HASH) && hw_xxh3(out, job->length) != job->hash) {
+    if (!good) {
         snprintf(message, HW_MESSAGE_BYTES, "the bytes do not match their xxh3-64");
         memset(out, 0, job->room);
         return HW_MISMATCH;
     }
     return HW_OK;
-}
-
-void hw_gather_rows(void *out, const int64_t *sources, size_t rows, size_t width) {
-    unsigned char *to = out;
-    if (width == 8) { /* numbers: a call a row would cost more than the copy */
-        for (size_t k = 0; k < rows; k++) memcpy(to + 8 * k, (const void *)(intptr_t)sources[k], 8);
-        return;
-    }
-    for (size_t k = 0; k < rows; k++) memcpy(to + width * k, (const void *)(intptr_t)sources[k], width);
 }
 
 void *hw_reserve(hw_scratch *scratch, size_t bytes) {

@@ -90,12 +90,16 @@ static uint64_t up_to_240(const uint8_t *p, size_t n) {
     return avalanche(h + mix(p + n - 16, secret + 136 - 17));
 }
 
-/* All full blocks of 16 stripes and the stripes left over go into the eight accumulators; the variants give equal sums. */
-static void bulk_plain(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last) {
+/* All full blocks of 16 stripes, the stripes left over and the last 64 bytes go into the eight accumulators; the variants give
+ * equal sums. With `out` the stripes are written there as they pass: the bytes hashed are the bytes stored, and the source is
+ * read once. What follows the last whole stripe is the caller's to copy before the last 64 bytes are looked at. */
+static void bulk_plain(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last, uint8_t *out) {
     for (size_t b = 0; b <= blocks; b++, p += 1024) {
         size_t stripes = b < blocks ? 16 : rest + 1;
         for (size_t s = 0; s < stripes; s++) {
-            const uint8_t *at = s == rest && b == blocks ? last : p + 64 * s, *key = s == rest && b == blocks ? secret + 121 : secret + 8 * s;
+            int is_last = s == rest && b == blocks;
+            const uint8_t *at = is_last ? last : p + 64 * s, *key = is_last ? secret + 121 : secret + 8 * s;
+            if (out != NULL && !is_last) at = memcpy(out + b * 1024 + 64 * s, at, 64);
             for (int k = 0; k < 8; k++) {
                 uint64_t data = r64(at + 8 * k), mixed = data ^ r64(key + 8 * k);
                 acc[k ^ 1] += data;
@@ -107,49 +111,67 @@ static void bulk_plain(uint64_t *acc, const uint8_t *p, size_t blocks, size_t re
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static inline __m256i stripe_avx2(__m256i acc, const uint8_t *p, const uint8_t *key) {
+#define AVX2 __attribute__((target("avx2")))
+AVX2 static inline __m256i stripe_avx2(__m256i acc, const uint8_t *p, const uint8_t *key, uint8_t *out) {
     __m256i data = _mm256_loadu_si256((const __m256i *)p), mixed = _mm256_xor_si256(data, _mm256_loadu_si256((const __m256i *)key));
+    if (out != NULL) _mm256_storeu_si256((__m256i *)out, data);
     acc = _mm256_add_epi64(acc, _mm256_shuffle_epi32(data, 0x4e));
     return _mm256_add_epi64(acc, _mm256_mul_epu32(mixed, _mm256_shuffle_epi32(mixed, 0x31)));
 }
 
-__attribute__((target("avx2"))) static inline __m256i scramble_avx2(__m256i acc, const uint8_t *key) {
+AVX2 static inline __m256i scramble_avx2(__m256i acc, const uint8_t *key) {
     const __m256i prime = _mm256_set1_epi32((int)P32_1);
     acc = _mm256_xor_si256(_mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47)), _mm256_loadu_si256((const __m256i *)key));
     __m256i high = _mm256_mul_epu32(_mm256_shuffle_epi32(acc, 0x31), prime);
     return _mm256_add_epi64(_mm256_mul_epu32(acc, prime), _mm256_slli_epi64(high, 32));
 }
 
-__attribute__((target("avx2"))) static void bulk_avx2(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last) {
+AVX2 static inline __attribute__((always_inline)) void bulk_into(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last,
+                                                                 uint8_t *out, int copies) {
     __m256i a = _mm256_loadu_si256((__m256i *)acc), b = _mm256_loadu_si256((__m256i *)acc + 1);
-    for (; blocks > 0; blocks--, p += 1024) {
+    for (; blocks > 0; blocks--, p += 1024, out += copies ? 1024 : 0) {
         for (int s = 0; s < 16; s++) {
-            a = stripe_avx2(a, p + 64 * s, secret + 8 * s);
-            b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32);
+            a = stripe_avx2(a, p + 64 * s, secret + 8 * s, copies ? out + 64 * s : NULL);
+            b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32, copies ? out + 64 * s + 32 : NULL);
         }
         a = scramble_avx2(a, secret + 128), b = scramble_avx2(b, secret + 160);
     }
     for (size_t s = 0; s < rest; s++) {
-        a = stripe_avx2(a, p + 64 * s, secret + 8 * s);
-        b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32);
+        a = stripe_avx2(a, p + 64 * s, secret + 8 * s, copies ? out + 64 * s : NULL);
+        b = stripe_avx2(b, p + 64 * s + 32, secret + 8 * s + 32, copies ? out + 64 * s + 32 : NULL);
     }
-    a = stripe_avx2(a, last, secret + 121), b = stripe_avx2(b, last + 32, secret + 153);
+    a = stripe_avx2(a, last, secret + 121, NULL), b = stripe_avx2(b, last + 32, secret + 153, NULL);
     _mm256_storeu_si256((__m256i *)acc, a), _mm256_storeu_si256((__m256i *)acc + 1, b);
+}
+
+AVX2 static void bulk_avx2(uint64_t *acc, const uint8_t *p, size_t blocks, size_t rest, const uint8_t *last, uint8_t *out) {
+    if (out == NULL) bulk_into(acc, p, blocks, rest, last, NULL, 0);
+    else bulk_into(acc, p, blocks, rest, last, out, 1);
 }
 #endif
 
-uint64_t hw_xxh3(const void *bytes, size_t n) {
-    const uint8_t *p = bytes;
-    if (n <= 16) return up_to_16(p, n);
-    if (n <= 240) return up_to_240(p, n);
+static uint64_t hashed(const uint8_t *p, size_t n, uint8_t *out) {
     uint64_t acc[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
-    size_t blocks = (n - 1) / 1024, rest = (n - 1 - blocks * 1024) / 64;
+    size_t blocks = (n - 1) / 1024, rest = (n - 1 - blocks * 1024) / 64, whole = blocks * 1024 + rest * 64;
+    const uint8_t *last = p + n - 64;
+    if (out != NULL) memcpy(out + whole, p + whole, n - whole), last = out + n - 64;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) bulk_avx2(acc, p, blocks, rest, p + n - 64);
+    if (__builtin_cpu_supports("avx2")) bulk_avx2(acc, p, blocks, rest, last, out);
     else
 #endif
-        bulk_plain(acc, p, blocks, rest, p + n - 64);
+        bulk_plain(acc, p, blocks, rest, last, out);
     uint64_t h = n * P64_1;
     for (int k = 0; k < 4; k++) h += fold(acc[2 * k] ^ r64(secret + 11 + 16 * k), acc[2 * k + 1] ^ r64(secret + 19 + 16 * k));
     return avalanche(h);
+}
+
+uint64_t hw_xxh3(const void *bytes, size_t n) {
+    if (n <= 16) return up_to_16(bytes, n);
+    return n <= 240 ? up_to_240(bytes, n) : hashed(bytes, n, NULL);
+}
+
+uint64_t hw_xxh3_copy(void *out, const void *bytes, size_t n) {
+    if (n > 240) return hashed(bytes, n, out);
+    if (n) memcpy(out, bytes, n);
+    return hw_xxh3(out, n);
 }

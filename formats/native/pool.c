@@ -66,6 +66,14 @@ static void init(void) {
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
+/* Into how many runs of rows a take is cut. */
+static uint32_t take_tasks(const hw_take *take) {
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < take->column_count; k++) bytes += take->columns[k].width * (uint64_t)take->rows;
+    uint64_t tasks = (bytes + COPY_TASK_BYTES / 2) / COPY_TASK_BYTES;
+    return (uint32_t)(tasks < 1 ? 1 : tasks > 64 ? 64 : tasks);
+}
+
 int hw_step_prepare(hw_step *step) {
     uint64_t bytes = 0;
     uint32_t groups = 0;
@@ -78,10 +86,13 @@ int hw_step_prepare(hw_step *step) {
             bytes = 0;
         }
     }
-    step->task_count = step->image_count + groups;
+    step->copy_tasks = groups;
+    step->take_tasks = step->take ? take_tasks(step->take) : 0;
+    step->task_count = step->image_count + groups + step->take_tasks;
     step->next = step->finished = 0;
+    step->bad = 0;
     size_t jobs = (size_t)step->image_count + step->copy_count;
-    memset(step->status, HW_PENDING, jobs);
+    if (jobs) memset(step->status, HW_PENDING, jobs);
     for (size_t job = 0; job < jobs; job++) step->messages[job * HW_MESSAGE_BYTES] = 0;
     return 1;
 }
@@ -103,6 +114,11 @@ static void run_task(hw_step *step, uint32_t task, hw_scratch *scratch) {
         step->status[task] = (int8_t)hw_decode_image(step->specs + image->spec, image, step->messages + (size_t)task * HW_MESSAGE_BYTES, scratch);
         return;
     }
+    if (task >= step->image_count + step->copy_tasks) {
+        int64_t part = task - step->image_count - step->copy_tasks, rows = step->take->rows;
+        if (!hw_take_rows(step->take, part * rows / step->take_tasks, (part + 1) * rows / step->take_tasks)) step->bad = 1;
+        return;
+    }
     uint32_t begin, end;
     copies_of(step, task, &begin, &end);
     for (uint32_t k = begin; k < end; k++) {
@@ -111,15 +127,20 @@ static void run_task(hw_step *step, uint32_t task, hw_scratch *scratch) {
     }
 }
 
-/* The lock is held on entry and on return, not while the job runs. 0: nothing to do. */
-static int take_one(hw_scratch *scratch) {
-    hw_step *step = pool.oldest;
-    if (step == NULL) return 0;
+/* Take a step with no task left out of the queue; the lock is held. 0: it was not there. */
+static int unlink_step(hw_step *step) {
+    hw_step **link = &pool.oldest, *before = NULL;
+    while (*link != NULL && *link != step) before = *link, link = &before->later;
+    if (*link == NULL) return 0;
+    *link = step->later;
+    if (pool.newest == step) pool.newest = before;
+    return 1;
+}
+
+/* Do one task of a step that has one; the lock is held on entry and on return, not while the task runs. */
+static void do_one(hw_step *step, hw_scratch *scratch) {
     uint32_t task = step->next++;
-    if (step->next == step->task_count) {
-        pool.oldest = step->later;
-        if (pool.oldest == NULL) pool.newest = NULL;
-    }
+    if (step->next == step->task_count) unlink_step(step);
     pthread_mutex_unlock(&pool.lock);
     int64_t begin = now_ns();
     run_task(step, task, scratch);
@@ -131,14 +152,14 @@ static int take_one(hw_scratch *scratch) {
         step->finished_ns = end;
         pthread_cond_broadcast(&pool.done);
     }
-    return 1;
 }
 
 static void *work(void *index) {
     hw_scratch scratch = {0};
     pthread_mutex_lock(&pool.lock);
     while ((intptr_t)index < pool.wanted)
-        if (!take_one(&scratch)) pthread_cond_wait(&pool.work, &pool.lock);
+        if (pool.oldest != NULL) do_one(pool.oldest, &scratch);
+        else pthread_cond_wait(&pool.work, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
     hw_release(&scratch);
     return NULL;
@@ -205,7 +226,7 @@ void hw_pool_submit(hw_step *step) {
     pthread_mutex_unlock(&pool.lock);
 }
 
-int hw_pool_wait(hw_step *step, int64_t timeout_ns) {
+int hw_pool_wait(hw_step *step, int64_t timeout_ns, int help) {
     hw_scratch scratch = {0};
     int64_t until = now_ns() + timeout_ns;
     struct timespec deadline = {until / 1000000000LL, until % 1000000000LL};
@@ -213,10 +234,11 @@ int hw_pool_wait(hw_step *step, int64_t timeout_ns) {
     pthread_mutex_lock(&pool.lock);
     if (step->generation != pool.generation) result = HW_LOST;
     while (result == HW_DONE && step->finished < step->task_count) {
-        int worked = pool.running == 0 && take_one(&scratch); /* at least one job a call, so that polling gets there */
+        hw_step *mine = help && step->next < step->task_count ? step : pool.running == 0 ? pool.oldest : NULL;
+        if (mine != NULL) do_one(mine, &scratch); /* at least one task a call, so that polling gets there */
         if (step->finished == step->task_count) break;
         if (now_ns() >= until) result = HW_WAITING;
-        else if (!worked) pthread_cond_timedwait(&pool.done, &pool.lock, &deadline);
+        else if (mine == NULL) pthread_cond_timedwait(&pool.done, &pool.lock, &deadline);
     }
     pthread_mutex_unlock(&pool.lock);
     hw_release(&scratch);
@@ -225,13 +247,10 @@ int hw_pool_wait(hw_step *step, int64_t timeout_ns) {
 
 /* Drop a step's untaken jobs; the lock is held. */
 static void drop(hw_step *step) {
-    hw_step **link = &pool.oldest, *before = NULL;
-    while (*link != NULL && *link != step) before = *link, link = &before->later;
-    if (*link == NULL) return; /* nothing untaken */
-    *link = step->later;
-    if (pool.newest == step) pool.newest = before;
+    if (!unlink_step(step)) return; /* nothing untaken */
     for (; step->next < step->task_count; step->next++, step->finished++) {
         uint32_t begin = step->next, end = begin + 1;
+        if (begin >= step->image_count + step->copy_tasks) continue; /* rows have no status of their own */
         if (begin >= step->image_count) {
             copies_of(step, step->next, &begin, &end);
             begin += step->image_count, end += step->image_count;

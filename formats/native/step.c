@@ -16,7 +16,7 @@ typedef struct {
 } Step;
 
 /* `item` divides the size; a size mismatch is a stale build or a wrong array. */
-static int take_buffer(PyObject *object, Py_buffer *view, Py_ssize_t item, int writable, const char *name) {
+int hw_take_buffer(PyObject *object, Py_buffer *view, Py_ssize_t item, int writable, const char *name) {
     if (PyObject_GetBuffer(object, view, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) < 0) return 0;
     if (view->len % item == 0) return 1;
     PyErr_Format(PyExc_ValueError, "%s holds %zd bytes, expected a multiple of %zd", name, view->len, item);
@@ -61,24 +61,34 @@ static void step_dealloc(Step *self) {
 PyDoc_STRVAR(wait_doc, "wait(timeout_s) -> True when every job has a status, False when the time is over first.\n\n"
                        "Ctrl-C is seen within 0.1 s. With no threads in the pool, the caller does the work here.");
 
-static PyObject *step_wait(Step *self, PyObject *argument) {
-    double timeout_s = PyFloat_AsDouble(argument);
-    if (timeout_s == -1 && PyErr_Occurred()) return NULL;
-    if (isnan(timeout_s)) return PyErr_Format(PyExc_ValueError, "timeout_s is not a number");
+int hw_wait_for(hw_step *step, PyObject *timeout, int help) {
+    double timeout_s = PyFloat_AsDouble(timeout);
+    if (timeout_s == -1 && PyErr_Occurred()) return -1;
+    if (isnan(timeout_s)) {
+        PyErr_SetString(PyExc_ValueError, "timeout_s is not a number");
+        return -1;
+    }
     int64_t left = timeout_s <= 0 ? 0 : timeout_s > 1e9 ? (int64_t)1e18 : (int64_t)(timeout_s * 1e9);
     for (;;) {
         int64_t slice = left < 100000000 ? left : 100000000;
         int result;
         Py_BEGIN_ALLOW_THREADS
-        result = hw_pool_wait(&self->step, slice);
+        result = hw_pool_wait(step, slice, help);
         Py_END_ALLOW_THREADS
-        if (result == HW_LOST)
-            return PyErr_Format(PyExc_RuntimeError, "this step was submitted before a fork; its decode threads exist in the parent process only");
-        if (result == HW_DONE) Py_RETURN_TRUE;
+        if (result == HW_LOST) {
+            PyErr_SetString(PyExc_RuntimeError, "this step was submitted before a fork; its decode threads exist in the parent process only");
+            return -1;
+        }
+        if (result == HW_DONE) return 1;
         left -= slice;
-        if (PyErr_CheckSignals() < 0) return NULL;
-        if (left <= 0) Py_RETURN_FALSE;
+        if (PyErr_CheckSignals() < 0) return -1;
+        if (left <= 0) return 0;
     }
+}
+
+static PyObject *step_wait(Step *self, PyObject *timeout) {
+    int result = hw_wait_for(&self->step, timeout, 0);
+    return result < 0 ? NULL : PyBool_FromLong(result);
 }
 
 PyDoc_STRVAR(cancel_doc, "cancel() drops the jobs not yet begun (status CANCELLED) and returns when none is running.");
@@ -121,9 +131,9 @@ PyObject *hw_py_submit(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOOOO:submit", &specs, &images, &copies, &status, &messages, &keep)) return NULL;
     Step *self = (Step *)StepType.tp_alloc(&StepType, 0);
     if (self == NULL) return NULL;
-    if (!take_buffer(specs, &self->specs, sizeof(hw_spec), 0, "specs") || !take_buffer(images, &self->images, sizeof(hw_image), 0, "images") ||
-        !take_buffer(copies, &self->copies, sizeof(hw_copy), 0, "copies") || !take_buffer(status, &self->status, 1, 1, "status") ||
-        !take_buffer(messages, &self->messages, HW_MESSAGE_BYTES, 1, "messages"))
+    if (!hw_take_buffer(specs, &self->specs, sizeof(hw_spec), 0, "specs") || !hw_take_buffer(images, &self->images, sizeof(hw_image), 0, "images") ||
+        !hw_take_buffer(copies, &self->copies, sizeof(hw_copy), 0, "copies") || !hw_take_buffer(status, &self->status, 1, 1, "status") ||
+        !hw_take_buffer(messages, &self->messages, HW_MESSAGE_BYTES, 1, "messages"))
         goto failed;
     hw_step *step = &self->step;
     step->specs = self->specs.buf, step->images = self->images.buf, step->copies = self->copies.buf;
@@ -173,25 +183,6 @@ PyObject *hw_py_close(PyObject *module, PyObject *unused) {
     Py_BEGIN_ALLOW_THREADS
     hw_pool_close();
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-PyObject *hw_py_gather(PyObject *module, PyObject *args) {
-    PyObject *sources, *out;
-    Py_buffer from = {0}, to = {0};
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OO:gather", &sources, &out)) return NULL;
-    if (!take_buffer(sources, &from, sizeof(int64_t), 0, "sources")) return NULL;
-    size_t rows = (size_t)from.len / sizeof(int64_t);
-    int fits = take_buffer(out, &to, rows ? (Py_ssize_t)rows : 1, 1, "out");
-    if (fits && rows) {
-        Py_BEGIN_ALLOW_THREADS
-        hw_gather_rows(to.buf, from.buf, rows, (size_t)to.len / rows);
-        Py_END_ALLOW_THREADS
-    }
-    if (to.obj != NULL) PyBuffer_Release(&to);
-    PyBuffer_Release(&from);
-    if (!fits) return NULL;
     Py_RETURN_NONE;
 }
 

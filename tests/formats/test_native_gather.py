@@ -39,21 +39,6 @@ def test_ragged_payloads_land_padded_in_their_places(sizes: list[int], room: int
         assert row.tobytes() == payload + bytes([fill]) * (room - len(payload))
 
 
-@given(rows=st.integers(0, 40), width=st.sampled_from([1, 7, 8, 12, 2400]))
-def test_rows_are_gathered_from_their_addresses(rows: int, width: int) -> None:
-    rng = np.random.default_rng(rows)
-    column = rng.integers(0, 256, (50, width), np.uint8)
-    chosen = rng.integers(0, 50, rows)
-    out = np.empty((rows, width), np.uint8)
-    kernel.gather(column.ctypes.data + chosen * width, out)
-    assert np.array_equal(out, column[chosen])
-
-
-def test_a_gather_of_uneven_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="multiple"):
-        kernel.gather(np.zeros(3, np.int64), np.empty(10, np.uint8))
-
-
 def test_ragged_points_pack_end_to_end() -> None:
     """LiDAR's raw case: N sweeps of (n, 5) float32 into one [ΣN, 5]."""
     rng = np.random.default_rng(0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headway.formats import PackedSet, PackOptions, UsageError, open_set, pack
+from headway.formats.shard_column import take_rows
 from tests.formats.ramp import SCHEMA, Ramp, equal_payloads, ramp_spec
 
 
@@ -52,7 +53,7 @@ def test_places_found_once_serve_every_column(packed: PackedSet) -> None:
             places = timeline.places(rows)
             for column in sensor.columns:
                 out = np.empty((len(rows), *column.shape), column.numpy_dtype)
-                timeline.take_at(column.name, places, out)
+                take_rows([timeline.column(column.name)], places, [out])
                 assert np.array_equal(out, timeline.take(column.name, rows))
             with pytest.raises(UsageError, match="out of range"):
                 timeline.places(np.array([len(timeline)]))

@@ -1,0 +1,52 @@
+/* Rows of columns: which part holds each of many row numbers, and many columns' rows to contiguous memory. Every index is
+ * compared with what there is before it becomes an address; a bad one leaves zeros and is reported. */
+#include "rows.h"
+
+#include <string.h>
+
+int64_t hw_locate(const hw_parts *parts, const int64_t *numbers, int64_t count, int64_t *part, int64_t *row) {
+    const int64_t *starts = parts->starts, total = starts[parts->count];
+    for (int64_t k = 0; k < count; k++) {
+        int64_t number = numbers[k];
+        if (number < 0 || number >= total) return k;
+        int64_t at = 0; /* the last part that starts at or before the number */
+        for (int64_t left = parts->count; left > 1;) {
+            int64_t half = left / 2;
+            at += starts[at + half] <= number ? half : 0;
+            left -= half;
+        }
+        part[k] = at;
+        row[k] = number - starts[at] + parts->offset[at];
+    }
+    return count;
+}
+
+/* The address of a row, or NULL. A shard whose column is not open has base 0. */
+static inline const unsigned char *source(const hw_take *take, const hw_column *column, int64_t k) {
+    int64_t shard = take->shard[k], row = take->row[k];
+    if (shard < 0 || shard >= take->shards || row < 0 || row >= take->counts[shard] || column->bases[shard] == 0) return NULL;
+    return (const unsigned char *)(uintptr_t)column->bases[shard] + (size_t)row * column->width;
+}
+
+#define TAKE_OF(WIDTH)                                                                                                      \
+    for (int64_t k = begin; k < end; k++, out += WIDTH) {                                                                   \
+        const unsigned char *from = source(take, column, k);                                                                \
+        if (from == NULL) memset(out, 0, WIDTH), good = 0;                                                                  \
+        else memcpy(out, from, WIDTH);                                                                                      \
+    }                                                                                                                       \
+    break
+
+int hw_take_rows(const hw_take *take, int64_t begin, int64_t end) {
+    int good = 1;
+    for (uint32_t c = 0; c < take->column_count; c++) {
+        const hw_column *column = take->columns + c;
+        unsigned char *out = column->out + (size_t)begin * column->width;
+        switch (column->width) { /* a call a number would cost more than the copy */
+        case 1: TAKE_OF(1);
+        case 4: TAKE_OF(4);
+        case 8: TAKE_OF(8);
+        default: TAKE_OF(column->width);
+        }
+    }
+    return good;
+}
