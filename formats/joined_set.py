@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from .open_shard import OpenShard
 from .packed_set import PackedSet
 from .schema import Column, Schema, Sensor
 from .timeline import PartTable, Timeline
+
+if TYPE_CHECKING:
+    from .remote_set import RemoteSet
 
 __all__ = ["JoinedSet"]
 
@@ -73,6 +76,11 @@ class JoinedSet(PackedSet):
     def is_remote(self) -> bool:
         """Whether payloads of any of the sets are fetched."""
         return any(each.is_remote for each in self.sets)
+
+    def remote_shard(self, shard: int) -> tuple[RemoteSet, int] | None:
+        """Return who fetches payloads of shard `shard`, and its number there; None where they are mapped."""
+        which = int(np.searchsorted(self._shard_starts, shard, side="right")) - 1
+        return self.sets[which].remote_shard(shard - int(self._shard_starts[which]))
 
     def prepare(self, frames: NDArray[Any], *, want_by: float = float("inf")) -> None:
         """Begin to bring the index of the shards that hold `frames`, where it is not on this machine."""

@@ -187,6 +187,10 @@ class PackedSet:
         """Whether payloads are fetched, and not mapped."""
         return self.remote is not None
 
+    def remote_shard(self, shard: int) -> tuple[RemoteSet, int] | None:
+        """Return who fetches payloads of shard `shard`, and its number there; None where they are mapped."""
+        return None if self.remote is None else (self.remote, shard)
+
     def prepare(self, frames: NDArray[Any], *, want_by: float = float("inf")) -> None:
         """Begin to bring the index of the shards that hold `frames`, where it is not on this machine."""
         if self.remote is not None:

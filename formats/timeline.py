@@ -180,8 +180,9 @@ class Timeline:
         number, at = self._parts.locate_one(row, self._what)
         shard = self._shard(number)
         table = shard.payloads(self._stored())
-        view = shard.data[int(table.start[at]) : int(table.stop[at])]
-        found, expected = payload_hash(view), int(table.hash[at])
+        expected = int(table.hash[at])
+        view = shard.payload(int(table.start[at]), int(table.stop[at]), expected)
+        found = payload_hash(view)
         if found != expected:
             raise CorruptShard(
                 f"cannot read {self.describe(row)} in {shard.shard.data_name!r}: xxh3 {found:016x}, expected {expected:016x}; "
