@@ -416,11 +416,18 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
     def _new_fetcher(self) -> EpochFetcher[Batch]:
         """Return who fetches for our iterators; it does not keep us alive."""
-        options, after = self._options, weakref.WeakMethod(self._epoch_after)
+        options, us = self._options, weakref.ref(self)
+
+        def node_ranks() -> range:
+            loader = us()
+            place = Topology() if loader is None else loader.topology
+            # Ranks are numbered node by node by every launcher that we know.
+            first = max(0, place.rank - place.local_rank)
+            return range(first, min(place.size, first + place.local_size))
 
         def epoch_after() -> tuple[StepRecipe[Batch], int] | None:
-            found = after()
-            return None if found is None else found()
+            loader = us()
+            return None if loader is None else loader._epoch_after()
 
         fetcher = EpochFetcher(
             self._dataset.packed,
@@ -428,6 +435,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             pace=options.pace,
             stall_s=options.stall_s,
             epoch_after=epoch_after,
+            node_ranks=node_ranks,
         )
         weakref.finalize(self, fetcher.close)
         return fetcher

@@ -28,6 +28,7 @@ from .engine import Begun
 from .located import Located
 from .pace import InFlight, Pace, Round, hedge_after, hold, may_hedge, needed_rate, ramp, steer
 from .plan import Planned
+from .plan_uses import PlanUses
 from .stall import note, now_ns
 from .steps import StepRecipe
 
@@ -106,6 +107,9 @@ class FetchAhead(Generic[B]):
         self._packed = packed
         self.budget_bytes = budget_bytes
         """May be changed at any time."""
+        self.uses: PlanUses | None = None
+        self.base = 0
+        """Told which steps are in memory, counted from `base`."""
         self.wake: Callable[[], None] | None = None
         """Called when a step's bytes are here."""
         self._pace, self._stall_s, self._then = pace, stall_s, then
@@ -255,12 +259,14 @@ class FetchAhead(Generic[B]):
     def _ask_for(self, step: _Coming) -> None:
         assembler = self.recipe.assembler
         wanted: dict[tuple[RemoteSet, int], dict[int, Place]] = {}
+        shards: set[int] = set()
         for part in assembler.reads:
             rows = step.located.windows[part.window].rows[..., part.place].ravel()
             rows = np.unique(rows[rows >= 0])
             if part.reader.sensor.codec == "video":
                 rows = part.reader.timeline.packets_read(rows)
             refs = part.reader.timeline.refs(rows)
+            shards.update(refs.shard.tolist())
             for shard, at, length, digest in zip(
                 refs.shard.tolist(), refs.offset.tolist(), refs.length.tolist(), refs.hash.tolist(), strict=True
             ):
@@ -268,6 +274,9 @@ class FetchAhead(Generic[B]):
                 if owner is not None:
                     wanted.setdefault(owner, {})[at] = Place(at, at + length, digest)
         want_by = self._want_by(step.number)
+        if self.uses is not None:
+            self.uses.seen(list(shards))
+            self.uses.advance(self.base + step.number + 1, self._step_s())
         for (remote, shard), found in wanted.items():
             places = [found[at] for at in sorted(found)]
             self._adopt(remote)

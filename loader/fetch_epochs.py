@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from .fetch import FetchAhead
 from .pace import Pace
 from .plan import Plan
+from .plan_uses import PlanUses
 from .steps import StepRecipe
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ class EpochFetcher(Generic[B]):
         pace: Pace,
         stall_s: float,
         epoch_after: Callable[[], tuple[StepRecipe[B], int] | None],
+        node_ranks: Callable[[], range],
     ) -> None:
         self._packed, self._pace, self._stall_s = packed, pace, stall_s
         self._budget_bytes = int(memory_bytes * ENCODED_SHARE)
-        self._epoch_after = epoch_after
+        self._epoch_after, self._node_ranks = epoch_after, node_ranks
+        self._uses: PlanUses | None = None
+        self._base = 0
         self._lock = threading.Lock()  # guards the two below
         self._next: FetchAhead[B] | None = None
         self._closed = False
@@ -52,11 +56,30 @@ class EpochFetcher(Generic[B]):
         if found is not None:
             if _same(found.recipe.plan, plan) and (found.first, found.last) == (first, last):
                 found.budget_bytes = self._budget_bytes
+                self._publish(found)
                 return found
             found.close()
+        self._base += 2 * last
         made = self._make(recipe(), first, last)
+        self._publish(made)
         made.start()
         return made
+
+    def _publish(self, fetch: FetchAhead[B]) -> None:
+        """Have it published when this epoch and the next, as things stand, need what is cached."""
+        recipe, after = fetch.recipe, self._epoch_after()
+        if self._uses is None:
+            self._uses = PlanUses(self._packed, recipe.assembler.view, recipe.assembler.reads)
+            self._uses.start()
+        self._base, fetch.uses = fetch.base, self._uses
+        ranks = self._node_ranks()
+        self._uses.begin(
+            recipe.plan,
+            None if after is None else after[0].plan,
+            base=fetch.base,
+            slots=(ranks.start * recipe.width, ranks.stop * recipe.width),
+            accumulate=recipe.accumulate,
+        )
 
     def close(self) -> None:
         """End what was begun for an iterator that will not come."""
@@ -64,9 +87,11 @@ class EpochFetcher(Generic[B]):
             found, self._next, self._closed = self._next, None, True
         if found is not None:
             found.close()
+        if self._uses is not None:
+            self._uses.close()
 
     def _make(self, recipe: StepRecipe[B], first: int, last: int) -> FetchAhead[B]:
-        return FetchAhead(
+        fetch = FetchAhead(
             recipe,
             self._packed,
             first=first,
@@ -76,6 +101,8 @@ class EpochFetcher(Generic[B]):
             stall_s=self._stall_s,
             then=self._go_on,
         )
+        fetch.base = self._base
+        return fetch
 
     def _go_on(self, before: FetchAhead[B]) -> None:
         after = self._epoch_after()
@@ -83,6 +110,7 @@ class EpochFetcher(Generic[B]):
             return
         recipe, last = after
         made = self._make(recipe, 0, last)
+        made.uses, made.base = before.uses, before.base + before.last
         made.budget_bytes = int(self._budget_bytes * _AFTER_SHARE)
         made.follow(before)
         with self._lock:

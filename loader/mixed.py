@@ -94,6 +94,16 @@ class JoinedView(View):
                 frames[here] = view.frames(items[here] - first) + offset
         return frames
 
+    def items_of(self, frames: Int64) -> Int64:
+        """Return the items that are any of `frames`, ascending."""
+        found = []
+        starts = self.packed.set_starts
+        for view, first, begin, end in zip(self._views, self._item_starts[:-1], starts[:-1], starts[1:], strict=True):
+            here = frames[(frames >= begin) & (frames < end)]
+            if len(here):
+                found.append(view.items_of(here - begin) + first)
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
     @cached_property
     def _joined_info(self) -> ViewInfo:
         return ViewInfo.joined([view.info for view in self._views])

@@ -48,6 +48,8 @@ class StepRecipe(Generic[B]):
         self.plan, self.assembler, self.faults = plan, assembler, faults
         self._batch_size, self._accumulate, self.deliver = batch_size, accumulate, deliver
         self._first_slot = rank * batch_size * accumulate
+        self.width, self.accumulate = batch_size * accumulate, accumulate
+        """Slots of a rank; micro-batches a step."""
         self._ahead: _Ahead | None = None  # used by whoever plans, one thread at a time
         self._grow = 1
         self.most_ahead = _AHEAD_ITEMS

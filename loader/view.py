@@ -124,6 +124,16 @@ class View:
             return items.copy()
         return np.where(items >= 0, self._index[np.maximum(items, 0)], -1)
 
+    def items_of(self, frames: Int64) -> Int64:
+        """Return the items that are any of `frames`, ascending."""
+        if self.info.items and self._index is None:
+            return np.unique(frames)
+        assert self._index is not None
+        wanted = np.unique(frames)
+        at = np.minimum(np.searchsorted(self._index, wanted), len(self._index) - 1)
+        found: Int64 = at[self._index[at] == wanted]
+        return found
+
     def drive_of(self, items: Int64) -> Int64:
         """Return the index into the set's drives of each item; −1 stays −1."""
         frames = self.frames(items)
