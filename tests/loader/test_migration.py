@@ -33,9 +33,13 @@ def test_every_before_has_its_headway_within_fifteen_lines() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("code", AFTER)
-def test_headway_blocks_run_as_shown(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def test_headway_blocks_run_as_shown(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, rank: int) -> None:
+    """webdataset/webdataset#194: what the pages told ranks to call was not there any more."""
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
     trained: list[Any] = []
     names = {"train": lambda *parts: trained.append(parts), "samples": list(range(10)), "resuming": False, "checkpoint": {}}
     exec(compile(code, "MIGRATION.md", "exec"), names)  # noqa: S102  our own page

@@ -152,7 +152,7 @@ def test_new_loaders_begin_while_another_ones_threads_are_busy(drives_set: Path)
 
 
 def test_kept_batches_cost_no_file_descriptors_and_no_shared_memory(drives_set: Path) -> None:
-    """pytorch/pytorch#11201, #5040: kept tensors held descriptors; a small /dev/shm ended in SIGBUS."""
+    """pytorch/pytorch#11201, pytorch/pytorch#5040: kept tensors held descriptors; a small /dev/shm ended in SIGBUS."""
     descriptors, shared = Path("/proc/self/fd"), Path("/dev/shm")
     if not descriptors.exists():
         pytest.skip("this system has no /proc")
