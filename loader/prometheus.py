@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from ..formats import MissingExtra, UsageError
 from .metrics import Metric, samples_of
-from .run_files import RankFile, read_tail
+from .run_files import RankFile, read_run
 
 __all__ = ["Exporter"]
 
 log = logging.getLogger("headway")
 
+_LAST_BYTES: Final = 64 << 10  # a line of 256 steps has some 20 KB
 _STALE_S: Final = 3600.0
 """A file this old when the endpoint starts belongs to an earlier run."""
 
@@ -92,7 +93,7 @@ class Exporter:
 
     def _ranks(self) -> list[RankFile]:
         try:
-            found = read_tail(self._directory)
+            found = read_run(self._directory, last_bytes=_LAST_BYTES)
         except UsageError:  # no rank has begun
             return []
         oldest = self._since_s - _STALE_S

@@ -27,12 +27,12 @@ from typing import Any, Final
 
 from ..formats import UsageError
 
-__all__ = ["LEDGER_VERSION", "RankFile", "file_name", "read_run", "read_tail"]
+__all__ = ["LEDGER_VERSION", "RankFile", "file_name", "read_run"]
 
 LEDGER_VERSION: Final = 1
 _SUFFIX: Final = ".jsonl"
 _OLD: Final = ".old.jsonl"
-_TAIL_BYTES: Final = 256 << 10
+_HEADER_BYTES: Final = 1 << 16
 _FILE_LIMIT: Final = 1 << 32
 
 Line = dict[str, Any]  # Any: JSON
@@ -49,9 +49,10 @@ class RankFile:
 
     header: Line
     lines: list[Line] = field(default_factory=list)
-    """In order; of a tail, the last ones only."""
+    """In order."""
     modified_s: float = 0.0
     """Unix time of the last write."""
+    file_bytes: int = 0
 
     @property
     def rank(self) -> int:
@@ -64,27 +65,32 @@ class RankFile:
         return self.lines[-1] if self.lines else {}
 
 
-def read_run(directory: str | os.PathLike[str], name: str | None = None) -> list[RankFile]:
-    """Return what each rank's present process wrote, by rank; with `name`, of that loader alone.
+def read_run(directory: str | os.PathLike[str], name: str | None = None, *, last_bytes: int | None = None) -> list[RankFile]:
+    """Return what each rank's present process wrote, by loader and rank; with `name`, of that loader alone.
+
+    Args:
+        last_bytes: read about so much of each rank's end, which bounds what a look at a long run takes.
 
     Raises:
         UsageError: no such directory, or nothing of a run in it.
     """
     found = []
     for path in _paths(directory, name):
-        current = _read(path, whole=True)
+        current = _read(path, last_bytes)
         if current is None:
             continue
-        before = _read(path.with_name(path.name.removesuffix(_SUFFIX) + _OLD), whole=True)
-        if before is not None and _process(before.header) == _process(current.header):
-            current.lines = before.lines + current.lines
+        left = None if last_bytes is None else last_bytes - current.file_bytes
+        if left is None or left > 0:
+            before = _read(path.with_name(path.name.removesuffix(_SUFFIX) + _OLD), left)
+            if before is not None and _process(before.header) == _process(current.header):
+                current.lines = before.lines + current.lines
         found.append(current)
-    return _sorted(found, directory, name)
-
-
-def read_tail(directory: str | os.PathLike[str], name: str | None = None) -> list[RankFile]:
-    """Return the header and the last lines of each rank, by rank: what one look takes, however long the run."""
-    return _sorted([each for path in _paths(directory, name) if (each := _read(path, whole=False))], directory, name)
+    if not found:
+        named = "" if name is None else f" of loader {name!r}"
+        raise UsageError(
+            f"no ledger{named} in {os.fspath(directory)!r}; ranks write one with LoaderOptions(telemetry=Telemetry(directory=…))"
+        )
+    return sorted(found, key=lambda each: (str(each.header.get("name")), each.rank))
 
 
 def _paths(directory: str | os.PathLike[str], name: str | None) -> Iterator[Path]:
@@ -96,36 +102,27 @@ def _paths(directory: str | os.PathLike[str], name: str | None) -> Iterator[Path
             yield path
 
 
-def _sorted(found: list[RankFile], directory: str | os.PathLike[str], name: str | None) -> list[RankFile]:
-    if not found:
-        named = "" if name is None else f" of loader {name!r}"
-        raise UsageError(
-            f"no ledger{named} in {os.fspath(directory)!r}; ranks write one with LoaderOptions(telemetry=Telemetry(directory=…))"
-        )
-    return sorted(found, key=lambda each: (str(each.header.get("name")), each.rank))
-
-
 def _process(header: Line) -> tuple[Any, ...]:  # Any: JSON
     return header.get("host"), header.get("pid"), header.get("monotonic_ns")
 
 
-def _read(path: Path, *, whole: bool) -> RankFile | None:
+def _read(path: Path, last_bytes: int | None) -> RankFile | None:
     """Return a file's contents; None: not there, or not (yet) one of ours."""
     try:
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
             if stat.st_size > _FILE_LIMIT:
                 raise UsageError(f"cannot read {str(path)!r} as a ledger: {stat.st_size} bytes, more than {_FILE_LIMIT}")
-            header = _parsed(file.readline(_TAIL_BYTES))
+            header = _parsed(file.readline(_HEADER_BYTES))
             if header is None or header.get("headway_ledger") != LEDGER_VERSION or not isinstance(header.get("rank"), int):
                 return None
-            if not whole and stat.st_size - file.tell() > _TAIL_BYTES:
-                file.seek(-_TAIL_BYTES, os.SEEK_END)
+            if last_bytes is not None and stat.st_size - file.tell() > last_bytes:
+                file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of one that began before
             lines = [line for raw in file if (line := _parsed(raw)) is not None]
     except FileNotFoundError:
         return None
-    return RankFile(header, lines, stat.st_mtime)
+    return RankFile(header, lines, stat.st_mtime, stat.st_size)
 
 
 def _parsed(raw: bytes) -> Line | None:

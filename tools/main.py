@@ -16,9 +16,11 @@ from ..bench.main import app as bench_app
 from ..formats import UsageError
 from .console import report, run_app, say
 from .doctor import doctor_command
+from .explain import explain_command
 from .plan import plan_command
 from .replay import replay_command
 from .set_commands import register
+from .top import top_command
 
 __all__ = ["app", "main"]
 
@@ -105,6 +107,23 @@ app.command(
     help="Show which paths this machine and installation take, and how to get the fast ones.",
     epilog="Example: headway doctor --json",
 )(doctor_command)
+app.command(
+    "top",
+    help="Show all ranks of a run live: seconds of input ready, rate, waits and for what, stages at work, cache hits. Reads "
+    "the files that ranks write with LoaderOptions(telemetry=Telemetry(directory=RUN_DIR)); needs no server. In the table, "
+    "headway is what lies ready × the time of a step; stall the share of the last ten seconds that the rank waited; busy how "
+    "many threads were at work in a stage. A silent rank writes nothing now: validation, a checkpoint, or the end.",
+    epilog="Examples: headway top runs/7 · headway top runs/7 --once · headway top --grafana > dashboard.json",
+)(top_command)
+app.command(
+    "explain",
+    help="Say which rank made the job wait, for which stage and resource, how many GPU-seconds that cost, and what to change, "
+    "the cheapest first, with the predicted gain. Reads the files that ranks write with "
+    "LoaderOptions(telemetry=Telemetry(directory=RUN_DIR)), during the run or after it. In synchronous training a step ends when "
+    "the slowest rank is done: what the rank that waited longest waited is lost on all of them. Waits are those of the program "
+    "that asks for batches; where it runs ahead of its device, they may be hidden.",
+    epilog="Examples: headway explain runs/7 · headway explain runs/7 --json · headway explain --schema",
+)(explain_command)
 app.add_typer(bench_app, name="bench")
 
 
