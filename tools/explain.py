@@ -146,19 +146,19 @@ def _per_rank(run: RunWaits, blame: Blame) -> list[dict[str, Any]]:  # Any: JSON
 
 
 _DOING = {
-    "start": "starting its threads and processes",
+    "start": "threads and processes to start",
     "plan": "looking rows up",
     "memory": "batch memory to come back",
-    "store": "its store",
-    "disk": "its disk",
+    "store": "the store",
+    "disk": "the disk",
     "decompress": "points and tables to be decompressed",
     "decode": "images to be decoded",
     "assemble": "batches to be put together",
     "transform": "transforms of yours",
     "transfer": "copies into pinned memory",
     "handover": "batches to be handed over",
-    "end": "its threads to end",
-    "dataset": "its dataset",
+    "end": "threads to end",
+    "dataset": "the dataset",
 }
 
 

@@ -96,7 +96,7 @@ def top_facts(directory: Path, *, node: int | None = None) -> list[Facts]:
 
 
 def _facts(each: RankFile) -> Facts:
-    header, lines = each.header, [line for line in each.lines if "total" in line and "now" in line]
+    header, lines = each.header, [line for line in each.lines if _is_whole(line)]
     last = lines[-1] if lines else {"total": {}, "now": {"at_ns": header.get("monotonic_ns", 0)}}
     at_ns = last["now"]["at_ns"]
     first: Facts = {"total": {}, "now": {"at_ns": header.get("monotonic_ns", at_ns)}}
@@ -133,6 +133,11 @@ def _facts(each: RankFile) -> Facts:
             if isinstance(value, int | float) and key not in ("at_ns", "headway_s", "ready", "step_s", "waiting_s")
         },
     }
+
+
+def _is_whole(line: Facts) -> bool:
+    total, now = line.get("total"), line.get("now")
+    return isinstance(total, dict) and isinstance(now, dict) and isinstance(now.get("at_ns"), int)
 
 
 def _grown(first: Facts, last: Facts, key: str, scale: float) -> dict[str, float]:
