@@ -17,7 +17,7 @@ help:
 	@echo "make demo    install, make synthetic drives, pack them, stream them on two ranks, draw demo/overview.png"
 	@echo "make test    install, run the core tests (under 10 minutes on 2 cores)"
 	@echo "make lint    ruff;  make types   mypy --strict"
-	@echo "make frameworks  install training frameworks beside it, run each on two ranks (about 15 minutes)"
+	@echo "make frameworks  install training frameworks beside it, run each on two ranks (about 5 minutes)"
 	@echo "make test-decoders  install DALI, nvImageCodec and Triton beside it (900 MB), test them without a GPU"
 	@echo "make ci      everything a change must pass (under 60 minutes)"
 	@echo "make full    the reliability figures at full size, before a release"
@@ -59,7 +59,8 @@ $(FRAMEWORKS)/.installed: $(STAMP) tests/frameworks/requirements.txt
 	@touch $@
 
 frameworks: $(FRAMEWORKS)/.installed
-	@$(FRAMEWORKS)/bin/python -m pytest -q -m frameworks tests/frameworks
+	@echo "== training frameworks on two and four ranks"
+	@$(FRAMEWORKS)/bin/python -m pytest -q -m frameworks tests/frameworks --durations=5
 
 # DALI holds `packaging` back; the rest comes from $(VENV) through the .pth file, which is written once pip is done.
 $(DECODERS)/.installed: | $(STAMP)
@@ -80,7 +81,7 @@ pure: $(STAMP)
 	@echo "== the loader without the native core"
 	@HEADWAY_NATIVE=0 $(PYTEST) -m "not full and not frameworks and not gpu" tests/loader tests/gpu_decode
 
-ci: lint types test pure sanitize test-decoders
+ci: lint types test pure sanitize frameworks test-decoders
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 

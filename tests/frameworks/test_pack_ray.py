@@ -20,7 +20,7 @@ from tests.source_tree import ROOT
 from .ranks import needs
 
 needs("ray")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)

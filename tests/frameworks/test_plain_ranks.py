@@ -8,26 +8,25 @@ import pytest
 
 from .ranks import Ranks, free_port
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_a_killed_run_goes_on_exactly(frames_set: Path, tmp_path: Path, kind: str) -> None:
     """huggingface/accelerate#3952: no batch twice, none lost."""
     ranks = Ranks(program="plain", set_path=frames_set, out=tmp_path)
-    ranks.start("--kind", kind, "--kill-after", "3", expect=None)
-    ranks.start("--kind", kind, "--called", "second", "--resume")
+    ranks.start("--kind", kind, "--kill-after", "3", restarts=1)
     plan = ranks.planned(4)
     assert ranks.steps("first") == plan[:3]
     assert ranks.steps("second") == plan[3:]
-    assert ranks.facts("second", 1) == {"rank": 1, "size": 2, "length": len(plan)}
+    assert ranks.facts("second", 1) == {"rank": 1, "size": 2, "length": len(plan), "is_ours": True}
 
 
 def test_four_ranks_become_two_in_the_middle_of_an_epoch(frames_set: Path, tmp_path: Path) -> None:
     """The global batch stays, so the same batches come in the same order; then it halves, and each item still comes once."""
     ranks = Ranks(program="plain", set_path=frames_set, out=tmp_path)
-    ranks.start("--kill-after", "1", ranks=4, expect=None)
-    ranks.start("--called", "second", "--resume", "--batch-size", "4", "--kill-after", "1", expect=None)
+    ranks.start("--kill-after", "1", ranks=4, killed=True)
+    ranks.start("--called", "second", "--resume", "--batch-size", "4", "--kill-after", "1", killed=True)
     plan = ranks.planned(8)
     assert ranks.steps("first", 4) + ranks.steps("second") == plan[:2]
     ranks.start("--called", "third", "--resume", "--batch-size", "2")

@@ -21,8 +21,8 @@ def main() -> None:
     if given.resume:
         prepared.load_state_dict(json.loads(checkpoint.read_text()))
     diary = Diary(given, accelerator.process_index)
-    diary.write(is_ours=prepared is loader, size=loader.topology.size, length=len(prepared))
-    for batch in prepared:
+    diary.write(size=loader.topology.size, length=len(prepared))
+    for batch in diary.iterated(prepared):
         diary.step(batch)
         with accelerator.accumulate(model):
             accelerator.backward(model(features(batch.to(accelerator.device))))

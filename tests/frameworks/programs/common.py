@@ -15,12 +15,13 @@ import torch.distributed as dist
 
 import headway
 from headway import DataLoader, LoaderOptions, Window
+from headway.loader.dataloader import _PackedIterator
 
 FEATURES = 16
 
 
 def arguments() -> argparse.Namespace:
-    """Parse what the tests pass."""
+    """Parse what the tests pass; started anew by torchrun after a kill, go on as the second run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("set", type=Path)
     parser.add_argument("out", type=Path)
@@ -31,7 +32,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--kind", default="")
     parser.add_argument("--port", type=int, default=0)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.kill_after and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        given.called, given.resume, given.kill_after = "second", True, 0
+    return given
 
 
 def make_loader(given: argparse.Namespace, **more: Any) -> DataLoader:
@@ -77,6 +81,12 @@ class Diary:
     def write(self, **entry: Any) -> None:
         """Write one entry."""
         self._file.write(json.dumps(entry) + "\n")
+
+    def iterated(self, loader: Any) -> Any:
+        """Begin an epoch of what a framework has made of a loader, and write whether it is headway's that is iterated."""
+        iterator = iter(loader)
+        self.write(is_ours=type(iterator) is _PackedIterator)
+        return iterator
 
     def step(self, batch: Any, **more: Any) -> None:
         """Write what a step received."""

@@ -19,7 +19,7 @@ def main() -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     loader = make_loader(given, topology=mesh_topology(mesh, data=("dp",), tensor="tp"))
     diary = Diary(given, dist.get_rank())
-    for batch in Shared(loader, group=mesh["tp"].get_group()):
+    for batch in Shared(loader, group=mesh["tp"].get_group()):  # the peer that loads iterates the loader itself
         diary.step(batch, points=float(batch["LIDAR"]["points"].double().sum()))
     diary.write(topology=dataclasses.asdict(loader.topology), loaded=loader.stats()["steps"])
     leave()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,8 @@ def main() -> None:
         given.batch_size = 8 // dist.get_world_size()
         given.called = f"restart{os.environ['TORCHELASTIC_RESTART_COUNT']}-{dist.get_world_size()}"
         given.resume = (given.out / "checkpoint.pt").exists()
+        while not given.resume and dist.get_world_size() == 2:
+            time.sleep(1)  # the other agent is late: this one starts both ranks anew once it has come
     torch.manual_seed(0)
     model: torch.nn.Module = Net()
     if given.kind == "fsdp2":
@@ -37,7 +40,7 @@ def main() -> None:
         loader.load_state_dict(torch.load(checkpoint)["loader"])
     diary = Diary(given, dist.get_rank())
     diary.write(rank=loader.topology.rank, size=loader.topology.size, length=len(loader))
-    for batch in loader:
+    for batch in diary.iterated(loader):
         diary.step(batch)
         optimizer.zero_grad()
         model(features(batch)).backward()

@@ -10,9 +10,12 @@ from typing import Any
 
 import ray
 import ray.train
+import ray.train.torch
 import torch
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
+
+from headway.loader.dataloader import _PackedIterator
 
 from .common import Diary, Net, arguments, features, make_loader
 
@@ -30,8 +33,11 @@ def train(config: dict[str, Any]) -> None:
             loader.load_state_dict(json.loads((Path(folder) / "loader.json").read_text()))
     fails_after, given.kill_after = given.kill_after, 0  # a raised error here: Ray sees one sooner than a dead process
     diary = Diary(given, context.get_world_rank())
-    diary.write(source=loader.topology.source, size=loader.topology.size, length=len(loader))
-    for batch in loader:
+    prepared = ray.train.torch.prepare_data_loader(loader)  # moves batches to the device, and fetches one ahead for it
+    batches = iter(prepared)
+    diary.write(is_ours=prepared._dataloader is loader and type(prepared.dataloader_iter) is _PackedIterator)
+    diary.write(source=loader.topology.source, size=loader.topology.size, length=len(prepared))
+    for batch in batches:
         diary.step(batch)
         model(features(batch)).backward()
         with tempfile.TemporaryDirectory() as folder:
