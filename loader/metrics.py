@@ -44,8 +44,15 @@ METRICS: Final = (
     Metric("headway_memory_bytes", "gauge", "Budget of batch memory (LoaderOptions.memory_bytes).", "memory_bytes"),
     Metric("headway_memory_held_bytes", "gauge", "Batch memory held, in use or idle.", "memory_held_bytes"),
     Metric("headway_memory_leased_bytes", "gauge", "Batch memory that somebody can still see.", "memory_leased_bytes"),
-    Metric("headway_requests_at_most", "gauge", "Requests to a store allowed at once (chosen).", "requests_at_most"),
-    Metric("headway_requests_in_flight", "gauge", "Requests to a store under way.", "requests_in_flight"),
+    Metric(
+        "headway_requests_in_flight",
+        "gauge",
+        "Requests to a store allowed at once (chosen; Pace.requests).",
+        "requests_in_flight",
+    ),
+    Metric("headway_requests_running", "gauge", "Requests to a store under way.", "requests_running"),
+    Metric("headway_encoded_bytes", "gauge", "Payloads held in memory, fetched and not yet decoded.", "encoded_bytes"),
+    Metric("headway_encoded_steps", "gauge", "Steps whose payloads are here and not yet decoded.", "encoded_steps"),
     Metric(
         "headway_hedge_after_seconds", "gauge", "When a request gets a second one (chosen; Pace.hedge_after_s).", "hedge_after_s"
     ),

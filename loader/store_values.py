@@ -29,8 +29,8 @@ def store_values(packed: PackedSet, now_s: float) -> dict[str, float]:
         payloads, reader = each.remote.payloads, each.remote.reader
         answers = reader.answered(now_s - _RECENT_S)
         counts: list[tuple[str, float]] = [
-            ("requests_in_flight", reader.running),
-            ("requests_at_most", reader.at_once),
+            ("requests_in_flight", reader.at_once),
+            ("requests_running", reader.running),
             ("store_requests", reader.traffic.requests),
             ("store_requests_hedged", reader.traffic.hedged),
             ("fetched_bytes", reader.traffic.bytes),

@@ -107,10 +107,12 @@ def _for_stage(run: RunWaits, blame: Blame, stage: str, worst: int, lost: Second
     elif stage in _ON_CORES:
         yield from _for_cores(run, stage, worst, lost)
     if stage == "transform":
-        processes = int(_now(run, worst).get("feeder_processes", 0))
-        more = max(1, min(_free_cores(run, worst), processes))
-        text = f"run the transform in more processes: Transforms(processes={processes + more}) (now {processes})"
-        yield text, "option", _faster(run, lost, max(processes, 1) / (max(processes, 1) + more))
+        now = _now(run, worst)
+        processes = int(now.get("feeder_processes", 0))
+        workers = processes or max(1, int(now.get("decode_threads", 1)))
+        more = max(1, min(_free_cores(run, worst), workers))
+        text = f"run the transform in more processes: Transforms(processes={workers + more}) (now {processes})"
+        yield text, "option", _faster(run, lost, workers / (workers + more))
         yield "make the transform twice as quick (Telemetry(trace_steps=…) shows each call)", "code", _faster(run, lost, 0.5)
     elif stage == "store":
         yield from _for_store(run, blame, worst, lost)
@@ -146,7 +148,7 @@ def _for_cores(run: RunWaits, stage: str, worst: int, lost: Seconds) -> Iterator
 def _for_store(run: RunWaits, blame: Blame, worst: int, lost: Seconds) -> Iterator[tuple[str, Effort, float]]:
     now, whole = _now(run, worst), float(lost.sum())
     if _is_steady(run, worst) and resource_of(run, worst, "store") != "store bandwidth":
-        allowed = int(now.get("requests_at_most", 0))
+        allowed = int(now.get("requests_in_flight", 0))
         most = f"Pace(requests={2 * allowed}) (now {allowed})" if allowed else "Pace(requests=…)"
         yield f"ask the store for more at once: {most}", "option", _faster(run, lost, 0.5)
     if now.get("cache_misses", 0.0) > now.get("cache_hits", 0.0):

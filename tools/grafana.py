@@ -44,7 +44,7 @@ _PANELS: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]] = (
         (
             (f"headway_decode_threads{_CHOSEN}", "decode threads, rank {{rank}}"),
             (f"headway_batches_ahead{_CHOSEN}", "batches ahead, rank {{rank}}"),
-            (f"headway_requests_at_most{_CHOSEN}", "requests at once, rank {{rank}}"),
+            (f"headway_requests_in_flight{_CHOSEN}", "requests at once, rank {{rank}}"),
         ),
     ),
     (
@@ -60,7 +60,7 @@ _PANELS: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...]] = (
         "short",
         (
             (f"rate(headway_fetched_bytes{_CHOSEN}[$__rate_interval])", "bytes/s, rank {{rank}}"),
-            (f"headway_requests_in_flight{_CHOSEN}", "requests, rank {{rank}}"),
+            (f"headway_requests_running{_CHOSEN}", "requests, rank {{rank}}"),
         ),
     ),
     (

@@ -71,7 +71,7 @@ def top_command(
         return
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 220)
     if once or not sys.stdout.isatty():
         console.print(_table(top_facts(directory, node=node)))
         return

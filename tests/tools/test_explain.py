@@ -32,7 +32,7 @@ def explained(directory: Path, **options: Any) -> dict[str, Any]:
     return facts
 
 
-LATENCY = {"store_first_byte_s": 0.2, "store_answer_s": 0.22, "requests_at_most": 16.0}
+LATENCY = {"store_first_byte_s": 0.2, "store_answer_s": 0.22, "requests_in_flight": 16.0}
 BANDWIDTH = {"store_first_byte_s": 0.01, "store_answer_s": 0.5}
 
 
