@@ -106,10 +106,10 @@ def _part(run: RunWaits, stage: str) -> Seconds:
 
 
 def _is_synchronous(run: RunWaits) -> bool:
-    """Whether the ranks keep step: the time from the first to the last common request is the same on all."""
+    """Whether the ranks keep step: the time from the second to the last common request is the same on all."""
     if len(run.ranks) < 2 or run.waited.shape[1] < _FEW_STEPS:
         return len(run.ranks) > 1
-    took = run.waited[:, :-1].sum(axis=1) + run.consumer[:, 1:].sum(axis=1)
+    took = run.asked[:, -1] - run.asked[:, 1]  # ranks need not ask for the first batch at the same time
     return float(np.ptp(took)) <= _DRIFT * float(np.median(took)) + float(np.median(run.waited + run.consumer))
 
 

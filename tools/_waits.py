@@ -29,6 +29,8 @@ class RunWaits:
     """R of them, by rank."""
     steps: NDArray[np.int64]
     """(S, 2): epoch and number."""
+    asked: Seconds
+    """(R, S): when it was asked for, by each machine's own clock."""
     consumer: Seconds
     """(R, S): the consumer's own time before it asked."""
     waits: dict[str, Seconds]
@@ -69,41 +71,39 @@ def run_waits(ranks: Sequence[RankFile], *, last: int | None = None) -> RunWaits
             "the ranks' ledgers have no step in common: the run has just begun, or files of several runs are mixed; give each "
             "run a directory of its own"
         )
-    consumer = np.zeros((len(tables), len(chosen)))
-    waited = np.zeros_like(consumer)
+    asked, consumer, waited = np.zeros((3, len(tables), len(chosen)))
     waits: dict[str, Seconds] = {}
     for rank, table in enumerate(tables):
         for at, key in enumerate(chosen):
-            own, total, by_stage = table[key]
-            consumer[rank, at], waited[rank, at] = own, total
+            asked[rank, at], consumer[rank, at], waited[rank, at], by_stage = table[key]
             for stage, ns in by_stage:
                 if stage not in waits:
                     waits[stage] = np.zeros_like(consumer)
                 waits[stage][rank, at] += ns
-    return RunWaits(
-        list(ranks), np.array(chosen, np.int64), consumer * _S, {stage: ns * _S for stage, ns in waits.items()}, waited * _S
-    )
+    in_s = {stage: ns * _S for stage, ns in waits.items()}
+    return RunWaits(list(ranks), np.array(chosen, np.int64), asked * _S, consumer * _S, in_s, waited * _S)
 
 
-_Entry = tuple[int, int, list[tuple[str, int]]]
+_Entry = tuple[int, int, int, list[tuple[str, int]]]
 
 
 def _table(each: RankFile) -> dict[tuple[int, int], _Entry]:
     """Return a rank's entries by (epoch, number); a step taken again (after a resume) counts as it was taken last."""
     found: dict[tuple[int, int], _Entry] = {}
     for line in each.lines:
-        consumer, waited, waits = line.get("consumer_ns"), line.get("waited_ns"), line.get("waits_ns")
+        asked, consumer, waited, waits = (line.get(key) for key in ("asked_ns", "consumer_ns", "waited_ns", "waits_ns"))
         epoch, first = line.get("epoch"), line.get("first")
         if not isinstance(epoch, int) or not isinstance(first, int) or not isinstance(waits, dict):
             continue  # a line without steps
-        if not _whole(consumer, waited, *waits.values()):
+        if not _whole(asked, consumer, waited, *waits.values()):
             continue  # of nobody's making
+        assert isinstance(asked, list)
         assert isinstance(consumer, list)
         assert isinstance(waited, list)
         columns = [(stage if stage in STAGES else _UNKNOWN, column) for stage, column in waits.items()]
         for at in range(len(waited)):
             by_stage = [(stage, column[at]) for stage, column in columns if column[at]]
-            found[epoch, first + at] = (consumer[at], waited[at], by_stage)
+            found[epoch, first + at] = (asked[at], consumer[at], waited[at], by_stage)
     return found
 
 

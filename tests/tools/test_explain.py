@@ -151,8 +151,9 @@ def test_what_is_missing_and_what_is_torn_is_said_or_passed_over(tmp_path: Path)
     with path.open("a") as file:
         for line in (
             '{"epoch": 0, "first": "x", "waits_ns": []}\n',
-            '{"epoch": 0, "first": 40, "waited_ns": [-1], "consumer_ns": [1], "waits_ns": {}}\n',
-            '{"epoch": 0, "first": 40, "waited_ns": [1, 2], "consumer_ns": [1], "waits_ns": {"a": [1]}}\n[]\n{"epoch":',
+            '{"epoch": 0, "first": 40, "asked_ns": [1], "waited_ns": [-1], "consumer_ns": [1], "waits_ns": {}}\n',
+            '{"epoch": 0, "first": 40, "asked_ns": [1], "waited_ns": [1, 2], "consumer_ns": [1], "waits_ns": {"a": [1]}}\n',
+            '[]\n{"epoch":',
         ):
             file.write(line)
     facts = explained(tmp_path)
@@ -177,9 +178,8 @@ def test_ranks_without_a_step_in_common_are_an_error(tmp_path: Path) -> None:
 def test_the_loss_is_whole_and_due_to_somebody(waits: list[list[float]], consumer: float) -> None:
     waited = np.array(waits)
     ranks = [RankFile({"rank": rank}) for rank in range(len(waits))]
-    run = RunWaits(
-        ranks, np.zeros((4, 2), np.int64), np.full_like(waited, consumer), {"store": waited / 2, "disk": waited / 2}, waited
-    )
+    halves, own = {"store": waited / 2, "disk": waited / 2}, np.full_like(waited, consumer)
+    run = RunWaits(ranks, np.zeros((4, 2), np.int64), np.cumsum(own + waited, axis=1), own, halves, waited)
     blame = find_blame(run)
     expected = len(waits) * waited.max(axis=0).sum() if blame.is_synchronous else waited.sum()
     assert blame.lost_gpu_s == pytest.approx(float(expected))
