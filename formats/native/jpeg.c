@@ -320,27 +320,29 @@ static void decode_slanted(decoder *d, const double *back) {
     slant *s = &d->slant;
     const double *a = d->job->affine;
     const hw_spec *spec = d->spec;
-    double extent[2] = {d->jpeg.image_width, d->jpeg.image_height}, density[2], low[2], high[2];
-    int origin[2], size[2];
+    double extent[2] = {d->jpeg.image_width, d->jpeg.image_height}, density[2], scale[2], shift[2];
+    int size[2];
     for (int k = 0; k < 2; k++) {
         density[k] = hypot(a[k], a[3 + k]);
         density[k] = density[k] > 1 ? 1 : density[k];
-        low[k] = extent[k], high[k] = 0;
+        /* Mirrored sideways where the target is, so that neighbours are read in the order in which they lie. */
+        scale[k] = k == 0 && a[0] < 0 ? -density[k] : density[k];
+        double edge = extent[k] * density[k], low = edge, high = 0, zero = scale[k] < 0 ? edge : 0;
+        s->across[k] = back[3 * k] * scale[k], s->down[k] = back[3 * k + 1] * scale[k];
+        s->start[k] = back[3 * k + 2] * scale[k] + zero;
         for (int corner = 0; corner < 4; corner++) {
-            double at = back[3 * k] * (corner & 1) * spec->width + back[3 * k + 1] * (corner >> 1) * spec->height + back[3 * k + 2];
-            low[k] = at < low[k] ? at : low[k], high[k] = at > high[k] ? at : high[k];
+            double at = s->across[k] * (corner & 1) * spec->width + s->down[k] * (corner >> 1) * spec->height + s->start[k];
+            low = at < low ? at : low, high = at > high ? at : high;
         }
-        low[k] = low[k] < 0 ? 0 : low[k], high[k] = high[k] > extent[k] ? extent[k] : high[k];
-        int cells = (int)floor(extent[k] * density[k] + 0.5 - 1e-9); /* canvas pixels whose centre lies inside the image */
+        low = low < 0 ? 0 : low, high = high > edge ? edge : high;
+        int cells = (int)floor(edge + 0.5 - 1e-9); /* canvas pixels whose centre lies inside the image */
         cells = cells < 1 ? 1 : cells;
-        origin[k] = (int)floor(low[k] * density[k]) - 1;
-        int end = (int)ceil(high[k] * density[k]) + 1;
-        origin[k] = origin[k] < 0 ? 0 : origin[k] > cells - 1 ? cells - 1 : origin[k];
+        int origin = (int)floor(low) - 1, end = (int)ceil(high) + 1;
+        origin = origin < 0 ? 0 : origin > cells - 1 ? cells - 1 : origin;
         end = end > cells ? cells : end;
-        size[k] = low[k] < high[k] && end > origin[k] ? end - origin[k] : 0;
-        s->across[k] = back[3 * k] * density[k], s->down[k] = back[3 * k + 1] * density[k];
-        s->start[k] = back[3 * k + 2] * density[k] - origin[k];
-        s->low[k] = -origin[k], s->high[k] = extent[k] * density[k] - origin[k];
+        size[k] = low < high && end > origin ? end - origin : 0;
+        s->start[k] -= origin, s->low[k] = -origin, s->high[k] = edge - origin;
+        shift[k] = zero - origin;
     }
     if (size[0] == 0 || size[1] == 0) {
         fill_rows(d, 0, spec->height);
@@ -351,7 +353,7 @@ static void decode_slanted(decoder *d, const double *back) {
     s->canvas.columns = size[0], s->canvas.rows = size[1];
     s->by = s->down[1] < 0 ? -1 : 1, s->next = s->by < 0 ? spec->height - 1 : 0, s->left = spec->height;
     hw_axis x = {0}, y = {0};
-    stream(d, eighths_for(d, density[0], density[1]), density[0], -origin[0], size[0], density[1], -origin[1], size[1], &canvas_rows, &x, &y);
+    stream(d, eighths_for(d, density[0], density[1]), scale[0], shift[0], size[0], scale[1], shift[1], size[1], &canvas_rows, &x, &y);
     if (s->canvas.pixels == NULL) fill_rows(d, 0, spec->height);
     else {
         memset(canvas_row(d, y.end), 0, pitch(&s->canvas) * ((size_t)size[1] + 1 - (size_t)y.end) * 2);

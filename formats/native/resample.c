@@ -198,6 +198,24 @@ __attribute__((target("avx2"))) static void resample_four_avx2(int16_t *out, con
     }
 #undef TAPS
 }
+/* Two taps, where the decoder's picture is as fine as the target: a pair of target pixels a register. */
+__attribute__((target("avx2"))) static void resample_two_avx2(int16_t *out, const int16_t *row, const hw_axis *axis, const int16_t *wide, int origin) {
+    int o = axis->begin;
+#define PIXELS(o) _mm_loadu_si128((const __m128i *)(row + 4L * (axis->first[o] - origin)))
+#define PAIR(o)                                                                                             \
+    _mm256_mulhrs_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(PIXELS(o)), PIXELS((o) + 1), 1), \
+                        _mm256_loadu_si256((const __m256i *)(wide + 8L * (o))))
+    for (; o + 4 <= axis->end; o += 4) {
+        __m256i a = PAIR(o), b = PAIR(o + 2), sum = _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        _mm256_storeu_si256((__m256i *)(out + 4L * o), _mm256_permute4x64_epi64(sum, 0xd8));
+    }
+    for (; o < axis->end; o++) {
+        __m128i a = _mm_mulhrs_epi16(PIXELS(o), _mm_loadu_si128((const __m128i *)(wide + 8L * o)));
+        _mm_storel_epi64((__m128i *)(out + 4L * o), _mm_add_epi16(a, _mm_unpackhi_epi64(a, a)));
+    }
+#undef PAIR
+#undef PIXELS
+}
 #endif
 
 void hw_resample_row(int16_t *out, const int16_t *row, const hw_axis *axis, const int16_t *wide, int origin) {
@@ -206,8 +224,8 @@ void hw_resample_row(int16_t *out, const int16_t *row, const hw_axis *axis, cons
         return;
     }
 #if defined(__x86_64__)
-    if (axis->taps == 4 && __builtin_cpu_supports("avx2")) {
-        resample_four_avx2(out, row, axis, wide, origin);
+    if ((axis->taps == 2 || axis->taps == 4) && __builtin_cpu_supports("avx2")) {
+        (axis->taps == 4 ? resample_four_avx2 : resample_two_avx2)(out, row, axis, wide, origin);
         return;
     }
     if (__builtin_cpu_supports("ssse3")) {

@@ -60,6 +60,17 @@ static void sample_plain(int16_t *out, const hw_canvas *c, const int32_t at[2], 
                      2 * (l), 2 * (l) + 1, 2 * (l), 2 * (l) + 1, 2 * (k), 2 * (k) + 1, 2 * (k), 2 * (k) + 1, 2 * (k), 2 * (k) + 1, 2 * (k), 2 * (k) + 1, \
                      2 * (l), 2 * (l) + 1, 2 * (l), 2 * (l) + 1, 2 * (l), 2 * (l) + 1, 2 * (l), 2 * (l) + 1)
 
+/* Four samples of neighbouring pixels; `which` picks their weights of eight. */
+__attribute__((target("avx2"))) static inline void four_avx2(int16_t *out, const int16_t *above, const int16_t *below, __m256i near, __m256i far,
+                                                            __m256i down, __m256i which) {
+    __m256i a = _mm256_loadu_si256((const __m256i *)above), b = _mm256_loadu_si256((const __m256i *)(above + 4));
+    down = _mm256_permutevar8x32_epi32(down, which);
+    a = _mm256_add_epi16(a, _mm256_mulhrs_epi16(_mm256_sub_epi16(_mm256_loadu_si256((const __m256i *)below), a), down));
+    b = _mm256_add_epi16(b, _mm256_mulhrs_epi16(_mm256_sub_epi16(_mm256_loadu_si256((const __m256i *)(below + 4)), b), down));
+    a = _mm256_mulhrs_epi16(a, _mm256_permutevar8x32_epi32(near, which)), b = _mm256_mulhrs_epi16(b, _mm256_permutevar8x32_epi32(far, which));
+    _mm256_storeu_si256((__m256i *)out, _mm256_add_epi16(a, b));
+}
+
 /* Eight samples; a register holds two neighbours of sample n in its lower half and of n + 4 in its upper. */
 __attribute__((target("avx2"))) static inline void sample_avx2(int16_t *out, const hw_canvas *c, const int32_t at[2], const int32_t step[2]) {
     const __m256i count = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), zero = _mm256_setzero_si256(), fraction = _mm256_set1_epi32(ONE - 1);
@@ -67,13 +78,23 @@ __attribute__((target("avx2"))) static inline void sample_avx2(int16_t *out, con
     __m256i y = _mm256_add_epi32(_mm256_set1_epi32(at[1]), _mm256_mullo_epi32(_mm256_set1_epi32(step[1]), count));
     x = _mm256_min_epi32(_mm256_max_epi32(x, zero), _mm256_set1_epi32((c->columns - 1) * ONE));
     y = _mm256_min_epi32(_mm256_max_epi32(y, zero), _mm256_set1_epi32((c->rows - 1) * ONE));
-    uint32_t pixel[GROUP] __attribute__((aligned(32)));
-    __m256i stride = _mm256_set1_epi32(c->columns + 1);
-    _mm256_store_si256((__m256i *)pixel, _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(y, 15), stride), _mm256_srli_epi32(x, 15)));
-    __asm__("" : "+m"(pixel)); /* or the compiler takes the numbers out of the register one by one, which is slower */
-    __m256i fx = _mm256_and_si256(x, fraction), down = _mm256_and_si256(y, fraction);
-    __m256i across = _mm256_or_si256(_mm256_sub_epi32(fraction, fx), _mm256_slli_epi32(fx, 16));
+    __m256i fx = _mm256_and_si256(x, fraction), down = _mm256_and_si256(y, fraction), stride = _mm256_set1_epi32(c->columns + 1);
+    __m256i place = _mm256_add_epi32(_mm256_mullo_epi32(_mm256_srli_epi32(y, 15), stride), _mm256_srli_epi32(x, 15));
     const int16_t *first = c->pixels, *second = first + 4 * ((int64_t)c->columns + 1);
+    uint32_t lower = (uint32_t)_mm_cvtsi128_si32(_mm256_castsi256_si128(place)), upper = (uint32_t)_mm_cvtsi128_si32(_mm256_extracti128_si256(place, 1));
+    _mm_prefetch((const char *)(second + 4 * ((size_t)lower + c->columns + 1)), _MM_HINT_T0); /* the next target row goes on there */
+    __m256i rows = _mm256_add_epi32(_mm256_shuffle_epi32(place, 0), _mm256_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3));
+    if (_mm256_movemask_epi8(_mm256_cmpeq_epi32(place, rows)) == -1) { /* fours of neighbours: with little rotation, most are */
+        __m256i far = _mm256_or_si256(fx, _mm256_slli_epi32(fx, 16)), near = _mm256_sub_epi16(_mm256_set1_epi16(ONE - 1), far);
+        down = _mm256_or_si256(down, _mm256_slli_epi32(down, 16));
+        four_avx2(out, first + 4 * (size_t)lower, second + 4 * (size_t)lower, near, far, down, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+        four_avx2(out + 16, first + 4 * (size_t)upper, second + 4 * (size_t)upper, near, far, down, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+        return;
+    }
+    uint32_t pixel[GROUP] __attribute__((aligned(32)));
+    _mm256_store_si256((__m256i *)pixel, place);
+    __asm__("" : "+m"(pixel)); /* or the compiler takes the numbers out of the register one by one, which is slower */
+    __m256i across = _mm256_or_si256(_mm256_sub_epi32(fraction, fx), _mm256_slli_epi32(fx, 16));
 #define TWO(row, n)                                                                                                                  \
     _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)((row) + 4 * (size_t)pixel[n]))),                \
                             _mm_loadu_si128((const __m128i *)((row) + 4 * (size_t)pixel[(n) + 4])), 1)
