@@ -150,9 +150,10 @@ class RemotePayloads:
     async def _download(self, shard: int, mine: list[int], want_by: float) -> None:
         """Land the extents `mine`, each fetched here or waited for while another process fetches it."""
         futures = {extent: self._flying[shard, extent] for extent in mine}
-        locks = await self._on_disk(self._locks, shard)
         left, began, poll_s = list(mine), time.monotonic(), _POLL_S[0]
+        locks: ByteLocks | None = None
         try:
+            locks = await self._on_disk(self._locks, shard)
             while left:
                 late = time.monotonic() - began > _TAKE_OVER_S
                 got = left if late or locks is None else locks.take(left)
@@ -173,7 +174,7 @@ class RemotePayloads:
                 if not future.done():
                     future.set_exception(ended)
                     future.exception()  # whether anybody still waits or not
-            if not isinstance(error, Exception):
+            if isinstance(error, asyncio.CancelledError):
                 raise
         finally:
             for extent in mine:

@@ -290,7 +290,9 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
     def stats(self) -> dict[str, float]:
         """Return how well this rank was fed so far; `LoaderStats.report` lists the numbers."""
-        return self._stats.report() | ({} if self._pacer is None else self._pacer.values())
+        live = self._live_iterator()
+        fetched = {} if live is None or live._fetch is None else live._fetch.values()
+        return self._stats.report() | ({} if self._pacer is None else self._pacer.values()) | fetched
 
     def __reduce__(self) -> Any:  # Any: the shape pickle asks for
         """Pickle as what was asked for and the position; a process that unpickles it finds its own place among the ranks."""

@@ -13,6 +13,7 @@ from ..formats.packed_set import PackedSet, open_set
 from .assemble import Assembler
 from .decode import Decoder
 from .draft import Draws
+from .image_field import ImagePart
 from .images import Images
 from .native_decode import default_decoder
 from .padding import Padding
@@ -84,6 +85,11 @@ class Dataset:
         self.view = View(packed, windows=windows, where=where, exclude=exclude)
         self._arguments = {"windows": windows, "images": images, "padding": padding, "where": where, "exclude": exclude}
         self._assembler = self.assembler(default_decoder())
+
+    @property
+    def reads(self) -> list[ImagePart]:
+        """Where payloads of a sample are read from."""
+        return self._assembler.reads
 
     def assembler(self, decoder: Decoder) -> Assembler:
         """Return what puts batches of this dataset together, with `decoder` for the images."""

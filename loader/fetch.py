@@ -180,7 +180,7 @@ class FetchAhead(Generic[B]):
             "requests_in_flight": float(sum(reader.at_once for reader in readers)),
             "hedge_after_s": max((reader.percentiles()[1] for reader in readers), default=0.0),
             "encoded_bytes": float(self._held_bytes),
-            "encoded_steps": float(len(self._coming)),
+            "encoded_steps": float(sum(step.ended_ns > 0 for step in list(self._coming.values()))),
         }
 
     def close(self) -> None:

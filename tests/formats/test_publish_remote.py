@@ -27,7 +27,7 @@ from headway.formats.merge import merge_sets
 from headway.formats.stores import Store, open_store
 from tests.formats.ramp import ramp_spec
 from tests.formats.test_packer import tree
-from tests.seaweed import S3Server, seaweed, weed
+from headway.bench.seaweed import S3Server, seaweed, weed
 
 pytestmark = pytest.mark.slow
 SMALL = 20_000
