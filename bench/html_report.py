@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["bars", "line_plot", "page", "render"]
+__all__ = ["bars", "line_plot", "page", "render", "section_of"]
 
 _STYLE = """
 :root{--ink:#1b1f24;--soft:#5b6470;--paper:#fff;--line:#d8dde3;--accent:#0b6bcb;--other:#8a94a0;--bad:#b3261e}
@@ -30,14 +30,21 @@ def render(result: Mapping[str, Any]) -> str:
     sections = []
     summary = result.get("summary") or {}
     if summary:
-        sections.append(_table("In short", [dict(summary)]))
+        short = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
+        sections.append(_table("In short", [{"": key.replace("_", " "), "value": value} for key, value in short.items()]))
     rows = [dict(row) for row in result["rows"]]
     sections += _plots(result["bench"], rows)
     sections.append(
         _table("All figures", [{key: value for key, value in row.items() if not isinstance(value, list | dict)} for row in rows])
     )
+    sections += _condition_tables(result)
     sections.append(_conditions(result))
     return page(f"headway bench {result['bench']}", sections, lead=_lead(result))
+
+
+def section_of(name: str, text: str) -> str:
+    """Return what `render` put into the body of a page, under a name, as a part of a larger page."""
+    return f'<h1 id="{escape(name)}">{escape(name)}</h1>' + text.split("<body>")[1].split("</body>")[0].partition("</h1>")[2]
 
 
 def page(title: str, sections: Sequence[str], *, lead: str = "") -> str:
@@ -58,14 +65,14 @@ def bars(title: str, values: Sequence[tuple[str, float, float, float]], *, unit:
     most = max(high for _, _, _, high in ordered) or 1.0
     height, parts = 26, []
     for place, (name, value, low, high) in enumerate(ordered):
-        y, wide = place * height, 480 * value / most
+        y, wide = place * height, 420 * value / most
         colour = "var(--accent)" if name == strong else "var(--other)"
-        parts.append(f'<text x="150" y="{y + 17}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect x="160" y="{y + 4}" width="{wide:.1f}" height="16" fill="{colour}" rx="2"/>')
+        parts.append(f'<text x="220" y="{y + 17}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect x="230" y="{y + 4}" width="{wide:.1f}" height="16" fill="{colour}" rx="2"/>')
         if high > low:
-            left, right = 160 + 480 * low / most, 160 + 480 * high / most
+            left, right = 230 + 420 * low / most, 230 + 420 * high / most
             parts.append(f'<path d="M{left:.1f} {y + 12}H{right:.1f}" stroke="var(--ink)" stroke-width="1.5"/>')
-        beside = 168 + 480 * max(value, high) / most
+        beside = 238 + 420 * max(value, high) / most
         parts.append(f'<text class="soft" x="{beside:.1f}" y="{y + 17}">{_number(value)} {escape(unit)}</text>')
     label = f"{title}: " + ", ".join(f"{name} {_number(value)}" for name, value, _, _ in ordered)
     return _svg(title, len(ordered) * height + 6, parts, label)
@@ -111,17 +118,46 @@ def _plots(bench: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if bench == "node":
         ranks = [row for row in rows if "rank" in row]
         return [
-            bars(
-                "Rate of each rank",
-                [(f"rank {row['rank']}", row["samples_per_s"], 0, row["samples_per_s"]) for row in ranks],
-                unit="samples/s",
+            line_plot(
+                "Rate of each rank over the run", {f"rank {row['rank']}": row.get("rates", ()) for row in ranks}, unit="samples/s"
             ),
+            _stage_waits(ranks),
             line_plot(
                 "Seconds of input ready ahead", {f"rank {row['rank']}": row.get("headways_s", ()) for row in ranks}, unit="s"
             ),
             line_plot("Wait of each step", {f"rank {row['rank']}": row.get("waits_ms", ()) for row in ranks}, unit="ms"),
+            bars("Memory of each rank", [_plain(f"rank {row['rank']}", row.get("pss_mib")) for row in ranks], unit="MiB"),
         ]
+    if bench == "consumer":
+        rates = [_plain(str(row["case"]), row.get("samples_per_s")) for row in rows if row.get("samples_per_s")]
+        steps = [_plain(str(row["case"]), row.get("step_p50_ms")) for row in rows if row.get("steps_per_s")]
+        return [bars("What the loader delivers", rates, unit="samples/s"), bars("How long a step takes", steps, unit="ms")]
+    if bench == "resume":
+        named = [(f"{row['peer']} at {row['share']:.0%}", row) for row in rows if row.get("first_batch_s") is not None]
+        times = [_plain(name + ("" if row["exact"] else ", not exact"), row["first_batch_s"]) for name, row in named]
+        return [bars("From restoring to the next batch", times, unit="s")]
+    if bench == "startup":
+        times = [_plain(f"{row['items']:,} items, {_workers(row['threads'])}", row["first_batch_s"]) for row in rows]
+        return [bars("From opening the set to the first batch", times, unit="s")]
     return []
+
+
+def _plain(name: str, value: float | None) -> tuple[str, float, float, float]:
+    value = float(value or 0.0)
+    return name, value, value, value
+
+
+def _workers(threads: int | None) -> str:
+    return "own choice" if threads is None else f"{threads} workers"
+
+
+def _stage_waits(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the ranks waited for, all together, by what the awaited batch was in."""
+    total: dict[str, float] = {}
+    for row in ranks:
+        for stage, seconds in row.get("waits_by_stage_s", {}).items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    return bars("Seconds waited, by what the batch was in", [_plain(stage, value) for stage, value in total.items()], unit="s")
 
 
 def _with_spread(row: Mapping[str, Any]) -> tuple[str, float, float, float]:
@@ -141,9 +177,29 @@ def _lead(result: Mapping[str, Any]) -> str:
 
 
 def _conditions(result: Mapping[str, Any]) -> str:
-    items = {"command": " ".join(result["command"]), **(result.get("conditions") or {}), **(result.get("versions") or {})}
+    plain = {key: value for key, value in (result.get("conditions") or {}).items() if not _is_table(value)}
+    items = {"command": " ".join(result["command"]), **plain, **(result.get("versions") or {})}
     listed = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(_number(value))}</td></tr>" for key, value in items.items())
     return f"<h2>Conditions</h2><table>{listed}</table>"
+
+
+def _condition_tables(result: Mapping[str, Any]) -> list[str]:
+    """Return the conditions that are tables themselves: ceilings, and the stages that lead from the roof to what was measured."""
+    conditions = result.get("conditions") or {}
+    sections = []
+    stages = conditions.get("stages")
+    if stages and _is_table(stages):
+        rates = [
+            (row.get("stage") or row.get("what"), row.get("samples_per_s_alone") or row.get("samples_per_s")) for row in stages
+        ]
+        rates.append(("measured", (result.get("summary") or {}).get("samples_per_s")))
+        shown = [_plain(str(name), rate) for name, rate in rates if rate]
+        sections.append(bars("What each stage alone would allow", shown, unit="samples/s", strong="measured"))
+    return sections + [_table(key.capitalize(), value) for key, value in conditions.items() if _is_table(value)]
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -24,6 +24,7 @@ from ..formats.packed_set import PackedSet
 from ..loader.decode import Decoder, ImageJobs, PortableDecoder
 from ..loader.images import Images
 from ..loader.native_decode import NativeDecoder
+from .machine import describe
 
 __all__ = ["Limit", "measure_limits"]
 
@@ -48,13 +49,14 @@ class Limit:
 def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -> list[Limit]:
     """Measure every ceiling that the set's sensors have."""
     laps: dict[tuple[str, str], Callable[[], float]] = {}
+    images: list[bytes] = []
     for sensor in packed.schema.sensors:
         timeline = packed.timeline(sensor.name)
         rows = (
             np.linspace(0, max(len(timeline) - 1, 0), min(_IMAGES, len(timeline))).astype(int).tolist() if len(timeline) else []
         )
         if sensor.kind == "image" and sensor.codec == "jpeg" and rows and not any("decode" in what for what, _ in laps):
-            data = [bytes(timeline.payload(row)) for row in rows]
+            data = images = [bytes(timeline.payload(row)) for row in rows]
             hashes = timeline.refs(np.array(rows)).hash
             width, height = image_size(data[0], "jpeg")
             name = f"{width} × {height} JPEG"
@@ -82,12 +84,43 @@ def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -
     source, sink = np.ones(_COPY_BYTES, np.uint8), np.empty(_COPY_BYTES, np.uint8)
     laps["memcpy", "bytes"] = lambda: _copy(source, sink)
     limits = [_limit(what, unit, _laps(work, time.thread_time)) for (what, unit), work in laps.items()]
-    shard = packed.location / packed.manifest.shards[0].data_name if packed.manifest.shards else None
+    location = packed.location if isinstance(packed.location, Path) else None  # None: in a store
+    limits += _gpu_limits(images, target) if images else []
+    shard = location / packed.manifest.shards[0].data_name if location and packed.manifest.shards else None
     if shard is not None:
         limits.append(_limit("read a shard from page cache", "bytes", _laps(lambda: _read(shard), time.monotonic)))
         cold = _cold_read(shard)
         if cold is not None:
             limits.append(_limit("read a shard from disk (O_DIRECT)", "bytes", [cold]))
+    return limits
+
+
+def _gpu_limits(data: list[bytes], target: tuple[int, int]) -> list[Limit]:
+    """Return the ceilings of the first GPU, per wall second: copies to it and its decoders; none where there is no GPU."""
+    if not describe().gpus:
+        return []
+    import torch
+
+    from ..gpu_decode import capabilities
+    from .decode import usable_decoders
+
+    if not torch.cuda.is_available():
+        return []
+    host = torch.ones(_COPY_BYTES, dtype=torch.uint8).pin_memory()
+
+    def copied() -> float:
+        host.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        return float(host.nbytes)
+
+    limits = [_limit("host to device, pinned", "bytes", _laps(copied, time.monotonic))]
+    on_gpu = {each.name for each in capabilities() if each.usable and each.name.endswith(("-gpu", "-cuda"))}
+    look, hashes = Images("camera", size=target, dtype="float32"), np.zeros(len(data), np.uint64)
+    for name, decoder in usable_decoders().items():
+        if name in on_gpu:
+            limits.append(
+                _limit(f"decode on the GPU, {name}", "images", _laps(_decoding(data, hashes, look, decoder), time.monotonic))
+            )
     return limits
 
 

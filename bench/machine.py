@@ -95,9 +95,14 @@ class Noise:
     """Taken by the hypervisor for other guests."""
 
     @property
+    def others(self) -> float:
+        """Return the cores that others and the hypervisor took together."""
+        return self.foreign_cores + self.steal_cores
+
+    @property
     def quiet(self) -> bool:
         """Say whether the run may be used as it is."""
-        return self.foreign_cores + self.steal_cores < QUIET_CORES
+        return self.others < QUIET_CORES
 
 
 class NoiseMeter:

@@ -1,6 +1,6 @@
 """What a node sustains: N real rank processes stream one set side by side, and the ceilings say what binds them.
 
-Predicted stands beside measured: the slowest stage, each ceiling divided by what a sample costs of it.
+`roofline` puts what is predicted beside what they measured.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..formats import SetError, UsageError, WorkerDied
-from ..formats.packed_set import PackedSet, open_set
-from ..loader.cores import usable_cores
+from ..formats import UsageError, WorkerDied
+from ..formats.packed_set import open_set
 from .limits import Limit, measure_limits
+from .machine import Noise, NoiseMeter
+from .memory_limit import MemoryGroup
 from .node_rank import MARK
-from .peer_rounds import watch
+from .peer_process import watch
 
-__all__ = ["NodeBench", "NodeOptions", "predict"]
+__all__ = ["NodeBench", "NodeOptions", "has_images"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,17 @@ class NodeOptions:
     consumer_ms: float = 0.0
     """What a step of the consumer takes."""
     busy: bool = False
-    """The consumer holds the interpreter and a core (as a Python-heavy trainer does), instead of waiting for a device."""
+    """The consumer trains a small model, which holds the interpreter and a core, instead of waiting as for a device."""
+    iterations: int = 0
+    """Work in a busy consumer's step, from `NodeBench.calibrate`."""
     cold: bool = False
     """Drop the set from the page cache first."""
     image: tuple[int, int] = (256, 704)
     threads: int | None = None
     memory_bytes: int = 1 << 30
+    """For batches, per rank."""
+    limit_bytes: int = 0
+    """Of memory for all ranks together, page cache included; 0: none."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -73,8 +80,48 @@ class NodeBench:
             )
         if options.cold:
             _drop_from_cache(self.location)
+        with MemoryGroup(options.limit_bytes) if options.limit_bytes else nullcontext() as group:
+            rows = self._run(options, "" if group is None else str(group.path))
+            events = {} if group is None else group.events()
+        failed = [row["error"] for row in rows if "error" in row]
+        if failed:
+            killed = f" (the kernel killed {events['oom_kill']} for memory)" if events.get("oom_kill") else ""
+            raise WorkerDied(f"bench node: {len(failed)} of {options.ranks} ranks failed{killed}: {failed[0]}")
+        return [row | {f"group_{name}": value for name, value in events.items()} for row in rows]
+
+    def run_quietly(self, options: NodeOptions, *, repeats: int = 2) -> tuple[list[dict[str, Any]], Noise, int]:
+        """Run until others leave the machine alone, at most `1 + repeats` times; return the least disturbed run.
+
+        Returns the rows, what others used meanwhile, and how many runs there were.
+        """
+        best: tuple[list[dict[str, Any]], Noise] | None = None
+        for number in range(1, 2 + repeats):
+            with NoiseMeter() as meter:
+                rows = self.run(options)
+            if best is None or meter.noise.others < best[1].others:
+                best = rows, meter.noise
+            if best[1].quiet:
+                break
+            self._say(f"others used {meter.noise.others:.2f} cores meanwhile" + ("; again" if number <= repeats else ""))
+        assert best is not None
+        return *best, number
+
+    def calibrate(self, step_ms: float) -> tuple[int, float]:
+        """Return the work that fills a busy consumer's step while nothing else runs, and how long it then takes, ms."""
+        self._say(f"fitting a training step of {step_ms:g} ms")
+        command = [sys.executable, "-m", "headway.bench.node_rank", json.dumps({"calibrate_ms": step_ms})]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
+        if not lines:
+            raise WorkerDied(
+                f"bench: no training step on this machine: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+            )
+        found = json.loads(lines[-1])
+        return int(found["iterations"]), float(found["step_ms"])
+
+    def _run(self, options: NodeOptions, group: str) -> list[dict[str, Any]]:
         self._say(f"{options.ranks} ranks for {options.seconds:g} s")
-        tasks = [self._task(options, rank) for rank in range(options.ranks)]
+        tasks = [self.task(options, rank) | {"group": group} for rank in range(options.ranks)]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "headway.bench.node_rank", json.dumps(task)],
@@ -93,12 +140,10 @@ class NodeBench:
             watcher.start()
         for watcher in watchers:
             watcher.join()
-        failed = [row["error"] for row in rows if "error" in row]
-        if failed:
-            raise WorkerDied(f"bench node: {len(failed)} of {options.ranks} ranks failed: {failed[0]}")
         return rows
 
-    def _task(self, options: NodeOptions, rank: int) -> dict[str, Any]:
+    def task(self, options: NodeOptions, rank: int) -> dict[str, Any]:
+        """Return what `node_rank` is told for one rank."""
         return {
             "set": str(self.location),
             "cameras": self.cameras,
@@ -109,6 +154,7 @@ class NodeBench:
             "seconds": options.seconds,
             "consumer_ms": options.consumer_ms,
             "busy": options.busy,
+            "iterations": options.iterations if options.busy else 0,
             "threads": options.threads,
             "memory_bytes": options.memory_bytes,
             "seed": options.seed,
@@ -129,24 +175,10 @@ class NodeBench:
         )
 
 
-def predict(packed: PackedSet, limits: Sequence[Limit], *, cores: float | None = None) -> dict[str, float]:
-    """Return samples/s that each stage alone would allow on this node, for one frame's own payloads of every sensor."""
-    cores = usable_cores() if cores is None else cores
-    rates: dict[str, float] = {}
-    images = sum(sensor.kind == "image" for sensor in packed.schema.sensors)
-    decode = [limit for limit in limits if limit.unit == "images" and "→" in limit.what]
-    if images and decode:
-        rates["decode"] = max(limit.per_core for limit in decode) * cores / images
-    points = [limit for limit in limits if limit.unit == "points"]
-    for limit in points:
-        sensor = limit.what.split()[1]
-        timeline = packed.timeline(sensor)
-        count = len(timeline.value(0)) if len(timeline) else 0
-        if count:
-            rates[f"points of {sensor}"] = limit.per_core * cores / count
-    if not packed.frame_starts[-1]:
-        raise SetError(f"cannot predict for {packed.location}: the set has no frames")
-    return rates
+def has_images(location: Path) -> bool:
+    """Say whether a set has cameras."""
+    with open_set(location) as packed:
+        return any(sensor.kind == "image" for sensor in packed.schema.sensors)
 
 
 def _drop_from_cache(location: Path) -> None:

@@ -1,27 +1,28 @@
-"""Commands of `headway bench` that measure this node and its peers; each prints a table and ends with one JSON result."""
+"""Commands of `headway bench` that measure this node: its ceilings, what real ranks sustain, a consumer beside them, start-up."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..formats import UsageError
-from ..tools.console import report, say
-from .machine import Machine, NoiseMeter
-from .result import Result, read_result, write_result
+from ..loader.cores import usable_cores
+from ..tools.console import report
+from .full_command import full
+from .machine import NoiseMeter
+from .peer_commands import cache_of, peers, resume
+from .report_command import compare
+from .result_output import HtmlOption, JsonOption, finish
+from .starve_command import starve
 
 __all__ = ["image_size", "register"]
 
-Set = Annotated[Path, typer.Argument(metavar="SET", help="A packed set.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result here as JSON.")]
-HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a self-contained report here.")]
-Row = Mapping[str, Any]
+SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="A packed set.")]
+ImageOption = Annotated[str, typer.Option(metavar="HxW", help="Target size of images.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,68 +32,91 @@ def register(app: typer.Typer) -> None:
 
 
 def limits(
-    location: Set,
-    image: Annotated[str, typer.Option(metavar="HxW", help="Target size of images.")] = "256x704",
-    json_path: JsonOption = None,
-    html_path: HtmlOption = None,
+    location: SetArgument, image: ImageOption = "256x704", json_path: JsonOption = None, html_path: HtmlOption = None
 ) -> None:
-    """This node's own ceilings at the set's sizes: decode, copy, gather, page cache, disk."""
+    """This node's own ceilings at the set's sizes: decode, copy, gather, page cache, disk, and the GPU's where there is one."""
     from ..formats.packed_set import open_set
     from .limits import measure_limits
+    from .roofline import roofline
 
-    started = time.monotonic()
+    started, size = time.monotonic(), image_size(image)
     with NoiseMeter() as meter, open_set(location) as packed:
-        found = measure_limits(packed, target=image_size(image))
+        found = measure_limits(packed, target=size)
+        stages = roofline(packed, found, image=size)
     rows = [
         {"what": limit.what, "unit": f"{limit.unit}/s", "per_core": limit.per_core, "spread": round(limit.spread, 3)}
         for limit in found
     ]
-    _end("limits", rows, {"set": str(location), "image": image}, {}, started, meter, json_path, html_path)
+    summary = {"predicted_samples_per_s": stages[0].samples_per_s, "binding": stages[0].what} if stages else {}
+    conditions = {"set": str(location), "image": image, "stages": [stage.to_json() for stage in stages]}
+    finish("limits", rows, conditions, summary, started, meter, json_path, html_path)
 
 
 def node(
-    location: Set,
+    location: SetArgument,
     ranks: Annotated[int, typer.Option(min=1, help="Rank processes on this node.")] = 1,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a rank and step.")] = 4,
     seconds: Annotated[float, typer.Option(min=0.5, help="How long to stream.")] = 8.0,
     consumer_ms: Annotated[float, typer.Option(min=0, help="What a step of the consumer takes; 0: as fast as it goes.")] = 0.0,
-    busy: Annotated[bool, typer.Option(help="The consumer holds the interpreter and a core instead of waiting.")] = False,
-    cold: Annotated[bool, typer.Option(help="Drop the set from the page cache first.")] = False,
-    memory_limit: Annotated[int, typer.Option(metavar="MB", min=16, help="Batch memory of a rank.")] = 1024,
-    image: Annotated[str, typer.Option(metavar="HxW", help="Target size of images.")] = "256x704",
+    busy: Annotated[bool, typer.Option("--busy", help="The consumer trains a small model instead of waiting.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Drop the set from the page cache first.")] = False,
+    memory_limit: Annotated[
+        int, typer.Option(metavar="MB", min=0, help="Bound the memory of all ranks, page cache included; 0: none.")
+    ] = 0,
+    batch_memory: Annotated[int, typer.Option(metavar="MB", min=16, help="Batch memory of a rank.")] = 1024,
+    image: ImageOption = "256x704",
     json_path: JsonOption = None,
     html_path: HtmlOption = None,
 ) -> None:
     """What N real ranks on this node sustain, and which ceiling binds."""
     from ..formats.packed_set import open_set
-    from .node import NodeBench, NodeOptions, predict
+    from .node import NodeBench, NodeOptions, has_images
+    from .resume import measure_resume
+    from .roofline import explain, roofline
 
+    if busy and not consumer_ms:
+        raise UsageError("--busy needs the length of the consumer's step: give --consumer-ms")
+    started, size = time.monotonic(), image_size(image)
+    bench = NodeBench(location, say=report)
+    iterations, step_ms = bench.calibrate(consumer_ms) if busy else (0, consumer_ms)
     options = NodeOptions(
         ranks=ranks,
         batch_size=batch_size,
         seconds=seconds,
         consumer_ms=consumer_ms,
         busy=busy,
+        iterations=iterations,
         cold=cold,
-        image=image_size(image),
-        memory_bytes=memory_limit << 20,
+        image=size,
+        memory_bytes=batch_memory << 20,
+        limit_bytes=memory_limit << 20,
     )
-    bench = NodeBench(location, say=report)
-    ceilings = bench.limits(image=options.image)
-    started = time.monotonic()
     with NoiseMeter() as meter:
-        rows = bench.run(options)
+        rows, noise, runs = bench.run_quietly(options)
+        ceilings = bench.limits(image=size)
+        (resumed,) = measure_resume(
+            location, batch_size=batch_size * ranks, cameras="*" if has_images(location) else "", batches=1, shares=(0.5,)
+        )
+    meter.noise = noise  # of the run that counts, not of the ceilings and repeats around it
+    cores = usable_cores()
     with open_set(location) as packed:
-        predicted = predict(packed, ceilings)
+        stages = roofline(packed, ceilings, image=size, cores=cores)
     rate = sum(row["samples_per_s"] for row in rows)
-    binding = min(predicted, key=predicted.__getitem__, default="")
+    cores_used = sum(row["cpu_cores"] for row in rows)
+    for row in rows:
+        row["step_inflation"] = row["step_p50_ms"] / step_ms if step_ms else None
+    roof = stages[0] if stages else None
     summary = {
         "samples_per_s": rate,
-        "predicted_samples_per_s": predicted.get(binding),
-        "binding": binding or None,
-        "fraction_of_limit": rate / predicted[binding] if binding else None,
+        "predicted_samples_per_s": roof.samples_per_s if roof else None,
+        "binding": roof.what if roof else None,
+        "fraction_of_limit": rate / roof.samples_per_s if roof else None,
+        "cores_used": cores_used,
         "stall_share": max(row["waited_share"] for row in rows) if consumer_ms else None,
+        "step_inflation": max(row["step_inflation"] for row in rows) if consumer_ms else None,
         "first_batch_s": max(row["first_batch_s"] for row in rows),
+        "resume_to_first_batch_s": resumed["first_batch_s"],
+        "pss_mib": sum(row["pss_mib"] for row in rows),
         "order_is_the_plans": all(row["order_is_the_plans"] for row in rows),
     }
     conditions = {
@@ -100,181 +124,99 @@ def node(
         "ranks": ranks,
         "batch_size": batch_size,
         "seconds": seconds,
-        "consumer_ms": consumer_ms,
-        "busy": busy,
-        "cold": cold,
+        "consumer": f"{'trains' if busy else 'waits'} {step_ms:.1f} ms a step" if consumer_ms else "takes batches as they come",
+        "page_cache": "cold" if cold else "warm",
+        "memory_limit_mb": memory_limit or None,
         "image": image,
-        "predicted": predicted,
+        "cores": cores,
+        "runs": runs,
+        "stages": explain(stages, samples_per_s=rate, cores_used=cores_used, cores=cores),
         "limits": [{"what": limit.what, "unit": limit.unit, "per_core": limit.per_core} for limit in ceilings],
     }
-    _end("node", rows, conditions, summary, started, meter, json_path, html_path)
+    finish("node", rows, conditions, summary, started, meter, json_path, html_path)
 
 
 def consumer(
-    location: Set,
-    step_ms: Annotated[float, typer.Option(min=1, help="The consumer's step alone.")] = 19.0,
-    seconds: Annotated[float, typer.Option(min=0.5)] = 6.0,
+    location: SetArgument,
+    step_ms: Annotated[float, typer.Option(min=1, help="The training step alone.")] = 19.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each case.")] = 6.0,
     json_path: JsonOption = None,
     html_path: HtmlOption = None,
 ) -> None:
-    """A trainer that holds the interpreter and a core, and the loader: alone and together."""
+    """A trainer that holds the interpreter and a core (a small torch model), and the loader: alone and together."""
     from .node import NodeBench, NodeOptions
 
     bench = NodeBench(location, say=report)
-    started, rows = time.monotonic(), []
-    with NoiseMeter() as meter:
-        for name, milliseconds, busy in (("loader alone", 0.0, False), ("with a busy consumer", step_ms, True)):
-            (row,) = bench.run(NodeOptions(seconds=seconds, consumer_ms=milliseconds, busy=busy, threads=1))
-            rows.append(
-                {"case": name, **{key: row[key] for key in ("samples_per_s", "step_p50_ms", "step_p95_ms", "waited_share")}}
-            )
-    together = rows[1]
-    summary = {
-        "consumer_step_ms": step_ms,
-        "step_inflation": together["step_p50_ms"] / step_ms,
-        "step_inflation_p95": together["step_p95_ms"] / step_ms,
-        "loader_rate_kept": together["samples_per_s"] / rows[0]["samples_per_s"] if rows[0]["samples_per_s"] else None,
-    }
-    _end("consumer", rows, {"set": str(location), "seconds": seconds}, summary, started, meter, json_path, html_path)
-
-
-def peers(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="A workload, as `headway bench make-data` writes it.")],
-    names: Annotated[str, typer.Option("--peers", metavar="A,B", help="Which peers; by default all. headway always runs.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds; medians count.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Window of a run.")] = 4.0,
-    cache: Annotated[Path | None, typer.Option(help="Where environments and packed files are kept (tens of GB for all).")] = None,
-    json_path: JsonOption = None,
-    html_path: HtmlOption = None,
-) -> None:
-    """The same batches from other loaders, each in its own environment, in interleaved rounds."""
-    from .peer_rounds import PeerBench
-    from .peers.registry import PEERS
-    from .peers.samples import Stored
-
-    workload = Stored(data).name
-    wanted = [name.strip() for name in names.split(",") if name.strip()] or list(PEERS)
-    if "headway" not in wanted:
-        wanted.append("headway")
-    place = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headway" / "peers"
     started = time.monotonic()
+    names = ("samples_per_s", "step_p50_ms", "step_p95_ms", "waited_share", "cpu_cores", "threads")
     with NoiseMeter() as meter:
-        found = PeerBench(workload, data, place, seconds=seconds, say=report).run(wanted, rounds=rounds)
-    rows = [{"workload": workload, **row.to_json()} for row in found]
-    rates = {row["peer"]: row["samples_per_s"] for row in rows if row["samples_per_s"]}
-    best = max((rate for name, rate in rates.items() if name != "headway"), default=None)
+        iterations, alone_ms = bench.calibrate(step_ms)
+        rows: list[dict[str, Any]] = [{"case": "step alone", "steps_per_s": 1e3 / alone_ms, "step_p50_ms": alone_ms}]
+        for threads in (1, None):
+            for milliseconds in (0.0, step_ms):
+                options = NodeOptions(
+                    seconds=seconds, consumer_ms=milliseconds, busy=bool(milliseconds), iterations=iterations, threads=threads
+                )
+                (row,), noise, _ = bench.run_quietly(options, repeats=1)
+                case = ("together" if milliseconds else "loader alone") + (
+                    ", 1 thread" if threads else ", its own choice of threads"
+                )
+                steps = {"steps_per_s": row["samples_per_s"] / options.batch_size} if milliseconds else {}
+                rows.append({"case": case, **{name: row[name] for name in names}, **steps, "quiet": noise.quiet})
+    _, alone, together, own_alone, own_together = rows
     summary = {
-        "workload": workload,
-        "best_peer": next((name for name, rate in rates.items() if rate == best), None),
-        "ratio_to_best_peer": rates["headway"] / best if best and "headway" in rates else None,
-        "ratio_to_torch": rates["headway"] / rates["torch"] if "torch" in rates and "headway" in rates else None,
+        "step_alone_ms": alone_ms,
+        "step_inflation": together["step_p50_ms"] / alone_ms,
+        "step_inflation_p95": together["step_p95_ms"] / alone_ms,
+        "loader_rate_kept": together["samples_per_s"] / alone["samples_per_s"],
+        "own_choice_step_inflation": own_together["step_p50_ms"] / alone_ms,
+        "own_choice_loader_rate_kept": own_together["samples_per_s"] / own_alone["samples_per_s"],
     }
-    for row in rows:
-        row["ratio_to_best_peer"] = row["samples_per_s"] / best if best and row["samples_per_s"] else None
-    _end("peers", rows, {"data": str(data), "rounds": rounds, "seconds": seconds}, summary, started, meter, json_path, html_path)
-
-
-def resume(
-    location: Set,
-    batch_size: Annotated[int, typer.Option(min=1)] = 4,
-    batches: Annotated[int, typer.Option(min=1)] = 100,
-    json_path: JsonOption = None,
-    html_path: HtmlOption = None,
-) -> None:
-    """Restore at 1 %, 50 % and 99 % of an epoch; the next batches are compared with the plan's."""
-    from .resume import measure_resume
-
-    started = time.monotonic()
-    with NoiseMeter() as meter:
-        rows = measure_resume(location, batch_size=batch_size, cameras=_cameras(location), batches=batches, say=report)
-    summary = {"slowest_first_batch_s": max(row["first_batch_s"] for row in rows), "exact": all(row["exact"] for row in rows)}
-    _end("resume", rows, {"set": str(location), "batch_size": batch_size}, summary, started, meter, json_path, html_path)
+    conditions = {"set": str(location), "seconds": seconds, "iterations_a_step": iterations}
+    finish("consumer", rows, conditions, summary, started, meter, json_path, html_path)
 
 
 def startup(
-    location: Set, batch_size: Annotated[int, typer.Option(min=1)] = 4, json_path: JsonOption = None, html_path: HtmlOption = None
+    location: Annotated[
+        Path | None, typer.Argument(metavar="[SET]", help="A packed set; by default sets of --items frames, made in the cache.")
+    ] = None,
+    items: Annotated[
+        str, typer.Option(metavar="N,N", help="Sizes of the sets that are made.")
+    ] = "1000,10000,100000,1000000,10000000",
+    batch_size: Annotated[int, typer.Option(min=1)] = 4,
+    prepare: Annotated[bool, typer.Option("--prepare", help="Only make what is missing.")] = False,
+    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the sets are kept.")] = None,
+    json_path: JsonOption = None,
+    html_path: HtmlOption = None,
 ) -> None:
-    """From the constructor to the first batch, by number of decode threads."""
-    from .resume import measure_startup
+    """From opening a set to its first batch, by the set's size and the number of workers."""
+    from .node import has_images
+    from .startup import counted_set, measure_startup
 
     started = time.monotonic()
+    sets = [location] if location else [counted_set(count, cache_of(cache), say=report) for count in _counts(items)]
+    rows: list[dict[str, Any]] = []
     with NoiseMeter() as meter:
-        rows = measure_startup(location, batch_size=batch_size, cameras=_cameras(location))
-    summary = {"slowest_first_batch_s": max(row["first_batch_s"] for row in rows)}
-    _end("startup", rows, {"set": str(location), "batch_size": batch_size}, summary, started, meter, json_path, html_path)
-
-
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json")],
-    second: Annotated[
-        Path | None, typer.Argument(metavar="[B.json]", help="A later run of the same bench on the same machine.")
-    ] = None,
-    html_path: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page to write.")] = Path("report.html"),
-) -> None:
-    """One result as a page, or two results of one machine side by side."""
-    from .html_report import page, render
-
-    before: Mapping[str, Any] = read_result(first)
-    if second is None:
-        html_path.write_text(render(before), "utf-8")
-        say(f"wrote {str(html_path)!r}")
-        return
-    after: Mapping[str, Any] = read_result(second)
-    reasons = _machine(before).unlike(_machine(after))
-    if before["bench"] != after["bench"]:
-        reasons.insert(0, f"bench: {before['bench']!r} and {after['bench']!r}")
-    if reasons:
-        raise UsageError(f"cannot compare {str(first)!r} with {str(second)!r}: {'; '.join(reasons)}; run both on one machine")
-    for key, value in (after.get("summary") or {}).items():
-        old = (before.get("summary") or {}).get(key)
-        change = f"  ({value / old - 1:+.1%})" if isinstance(value, float) and isinstance(old, float) and old else ""
-        say(f"{key:<28} {_short(old):>14} → {_short(value):>14}{change}")
-    sections = [render(result).split("<body>")[1].split("</body>")[0] for result in (before, after)]
-    html_path.write_text(page(f"{before['bench']}: two runs", sections), "utf-8")
-    say(f"wrote {str(html_path)!r}")
+        for each in [] if prepare else sets:
+            report(f"starting over {str(each)!r}")
+            rows += measure_startup(each, batch_size=batch_size, cameras="*" if has_images(each) else "")
+    slowest = max(rows, key=lambda row: float(row["first_batch_s"]), default=None)
+    summary = {} if slowest is None else {"slowest_first_batch_s": slowest["first_batch_s"], "at_items": slowest["items"]}
+    conditions = {"set": str(location) if location else "one number a frame", "batch_size": batch_size}
+    finish("startup", rows, conditions, summary, started, meter, json_path, html_path)
 
 
 _COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "limits": (limits, "limits SET"),
     "node": (node, "node SET --ranks 2 --consumer-ms 50"),
     "consumer": (consumer, "consumer SET --step-ms 19"),
-    "peers": (peers, "peers /tmp/w1 --peers torch,spdl-direct"),
+    "peers": (peers, "peers --workload W1 --peers torch,spdl-direct"),
     "resume": (resume, "resume SET"),
-    "startup": (startup, "startup SET"),
+    "startup": (startup, "startup --items 1000,1000000"),
+    "starve": (starve, "starve --ranks 2"),
+    "full": (full, "full --out results --minutes 40"),
     "report": (compare, "report before.json after.json"),
 }
-
-
-def _end(
-    bench: str,
-    rows: Sequence[Row],
-    conditions: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    started: float,
-    meter: NoiseMeter,
-    json_path: Path | None,
-    html_path: Path | None,
-) -> None:
-    """Print rows and summary, and write what was asked for."""
-    from .html_report import render
-
-    for row in rows:
-        say("  ".join(f"{key} {_short(value)}" for key, value in row.items() if not isinstance(value, list | dict)))
-    result = Result(
-        bench=bench, rows=rows, conditions=conditions, summary=summary, wall_s=time.monotonic() - started, noise=meter.noise
-    )
-    if json_path is not None:
-        write_result(result, json_path)
-    if html_path is not None:
-        html_path.write_text(render(result.to_json()), "utf-8")
-        report(f"wrote {str(html_path)!r}")
-    say(json.dumps(dict(summary)))
-
-
-def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return "–" if value is None else str(value)
 
 
 def image_size(text: str) -> tuple[int, int]:
@@ -285,13 +227,8 @@ def image_size(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def _cameras(location: Path) -> str:
-    """Return a pattern for the first camera's family, or "" for a set without images."""
-    from ..formats.packed_set import open_set
-
-    with open_set(location) as packed:
-        return "*" if any(sensor.kind == "image" for sensor in packed.schema.sensors) else ""
-
-
-def _machine(result: Mapping[str, Any]) -> Machine:
-    return Machine(**{**result["machine"], "gpus": tuple(result["machine"]["gpus"])})
+def _counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"--items {text!r} is not a list of sizes; write for example 1000,1000000")
+    return [int(part) for part in parts]

@@ -20,12 +20,16 @@ from ..loader.options import LoaderOptions
 from ..loader.plan import Plan
 from ..loader.sampler import ViewInfo
 from ..loader.shuffled import Shuffled
+from ..loader.stall import STAGES
 from ..loader.topology import Topology
+from .consumer import Consumer, calibrate
+from .memory_limit import join_group
 
 __all__ = ["MARK", "main", "run_rank"]
 
 MARK = "RANK "
 _WARM_SHARE = 0.25
+_PARTS = 40
 
 
 def run_rank(task: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +54,10 @@ def run_rank(task: dict[str, Any]) -> dict[str, Any]:
     headways: list[float] = []
     steps: list[float] = []
     seen: list[tuple[int, int, list[int]]] = []
+    times: list[float] = []
     samples, first_batch_s, begin, cpu = 0, 0.0, 0.0, 0.0
+    waited: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+    consume = Consumer(iterations=task["iterations"], wait_s=0.0 if task["busy"] else task["consumer_ms"] / 1e3)
     end = time.monotonic() + task["seconds"]
     warm = time.monotonic() + task["seconds"] * _WARM_SHARE
     epoch, step = (task["state"]["epoch"], None) if task.get("state") else (0, 0)
@@ -67,11 +74,12 @@ def run_rank(task: dict[str, Any]) -> dict[str, Any]:
                 stats = loader.stats()
                 waits.append(stats["last_wait_s"])
                 headways.append(stats["headway_s"])
+                times.append(now - begin)
                 samples += int(batch["valid"].sum())
             elif now >= warm:
-                begin, cpu = now, time.process_time()
+                begin, cpu, waited = now, time.process_time(), _waited(loader)
             del batch
-            _consume(task["consumer_ms"], busy=task["busy"])
+            consume()
             if begin:
                 steps.append(time.monotonic() - now)
             if time.monotonic() >= end or (task["batches"] and len(seen) >= task["batches"]):
@@ -80,6 +88,8 @@ def run_rank(task: dict[str, Any]) -> dict[str, Any]:
         else:
             epoch, step = epoch + 1, 0
     wall = time.monotonic() - begin if begin else 0.0
+    cores = (time.process_time() - cpu) / wall if wall else 0.0
+    by_stage = {stage: round(total - waited[stage], 6) for stage, total in _waited(loader).items() if total > waited[stage]}
     return {
         "rank": task["rank"],
         "samples_per_s": samples / wall if wall else 0.0,
@@ -90,25 +100,29 @@ def run_rank(task: dict[str, Any]) -> dict[str, Any]:
         "headway_p50_s": _percentile(headways, 50),
         "step_p50_ms": _percentile(steps, 50) * 1e3,
         "step_p95_ms": _percentile(steps, 95) * 1e3,
-        "cpu_cores": (time.process_time() - cpu) / wall if wall else 0.0,
+        "cpu_cores": cores,
         "threads": loader.num_workers,
         "batches": len(seen),
         "order_is_the_plans": _is_planned(dataset.view.info, loader.global_batch_size, seen, topology, task),
+        "waits_by_stage_s": by_stage if begin else {},
+        "rates": _rates(times, task["batch_size"]),
         "waits_ms": [round(wait * 1e3, 3) for wait in waits[:2000]],
         "headways_s": [round(value, 4) for value in headways[:2000]],
     }
 
 
-def _consume(milliseconds: float, *, busy: bool) -> None:
-    """Stand in for a training step: hold the interpreter and a core (busy), or wait as for a device."""
-    if not milliseconds:
-        return
-    end = time.perf_counter() + milliseconds / 1e3
-    if busy:
-        while time.perf_counter() < end:
-            pass
-    else:
-        time.sleep(milliseconds / 1e3)
+def _waited(loader: DataLoader) -> dict[str, float]:
+    """Return the seconds waited so far by what the batch was in meanwhile."""
+    stats = loader.stats()
+    return {stage: stats[f"waited_{stage}_s"] for stage in STAGES}
+
+
+def _rates(times: list[float], batch_size: int) -> list[float]:
+    """Return samples/s in each of up to forty equal parts of the time, from when batches came."""
+    if len(times) < 2:
+        return []
+    counts, edges = np.histogram(times, bins=min(_PARTS, len(times) // 2), range=(0.0, times[-1]))
+    return [round(float(count) * batch_size / float(edges[1]), 2) for count in counts]
 
 
 def _is_planned(
@@ -132,9 +146,13 @@ def _percentile(values: list[float], share: float) -> float:
 def main() -> None:
     """Run the task of the JSON argument and print its figures."""
     task = json.loads(sys.argv[1])
-    if task["busy"]:
-        sys.setswitchinterval(0.005)  # CPython's own default, stated because the figure depends on it
-    print(MARK + json.dumps(run_rank(task)), flush=True)
+    join_group(task.get("group", ""))
+    if task.get("calibrate_ms"):
+        iterations, step_ms = calibrate(task["calibrate_ms"])
+        found: dict[str, Any] = {"iterations": iterations, "step_ms": step_ms}
+    else:
+        found = run_rank(task)
+    print(MARK + json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,30 +8,27 @@ ratios compare medians of this call only: numbers of different calls or machines
 from __future__ import annotations
 
 import json
-import os
-import signal
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..formats import UsageError
 from .machine import QUIET_CORES
-from .peer_environment import environment_of, peer_path
+from .peer_environment import environment_of
+from .peer_process import Figures, run_in
 from .peers.contract import Peer, Setting
-from .peers.measure_one import MARK
 from .peers.registry import PEERS, load_peer
 
-__all__ = ["PeerBench", "PeerRow", "watch"]
+__all__ = ["PeerBench", "PeerRow", "PeerStore", "known_peers"]
 
-Figures = dict[str, float]
 _PACK_LIMIT_S = 900.0
 _RUN_LIMIT_S = 60.0
 _REPEATS = 2
+_TUNING_SHARE = 0.55
+"""Of a time limit: what the search for settings may take before the rest of the peers go with what was tried."""
 
 
 @dataclass(slots=True)
@@ -46,6 +43,7 @@ class PeerRow:
     runs: list[Figures] = field(default_factory=list)
     pack_s: float | None = None
     bytes_on_disk: int = 0
+    note: str = ""
 
     def quiet(self) -> list[Figures]:
         """Return the runs that count: the quiet ones, or all where none was."""
@@ -71,147 +69,148 @@ class PeerRow:
             **{name: self.median(name) for name in names},
             "pack_s": self.pack_s,
             "bytes_on_disk": self.bytes_on_disk,
+            "note": self.note,
             "tried": [{"setting": setting, "samples_per_s": figures.get("samples_per_s")} for setting, figures in self.tried],
         }
+
+
+def known_peers(names: Sequence[str]) -> list[Peer]:
+    """Return peers by name.
+
+    Raises:
+        UsageError: one is unknown; the message names those there are.
+    """
+    if unknown := sorted(set(names) - set(PEERS)):
+        raise UsageError(f"unknown peers {unknown}: there are {', '.join(PEERS)}")
+    return [load_peer(name) for name in names]
+
+
+class PeerStore:
+    """One workload with the environments and packed files of peers, made when first asked for and kept in the cache."""
+
+    def __init__(self, workload: str, data: Path, cache: Path, *, say: Callable[[str], None] = lambda _: None) -> None:
+        self.workload, self.data, self._cache, self._say = workload, data, cache, say
+
+    def python(self, peer: Peer) -> Path:
+        """Return the Python of the peer's environment."""
+        return environment_of(peer, self._cache / "environments", say=self._say)
+
+    def packed(self, peer: Peer) -> Path:
+        """Return where the peer's files are: they belong to the data; peers that read the same files share them."""
+        return self._cache / "packed" / f"{self.data.resolve().name}-{self.workload}" / (peer.packs_like or peer.name)
+
+    def pack(self, peer: Peer) -> tuple[float, int]:
+        """Pack for the peer unless that was done; return the seconds it took and the bytes on disk."""
+        packed = self.packed(peer)
+        done = packed.with_name(packed.name + ".packed")
+        if not done.exists():
+            self._say(f"packing {self.workload} for {peer.name}")
+            figures = self.run(peer, {"do": "pack"}, limit_s=_PACK_LIMIT_S)
+            if "error" in figures:
+                raise UsageError(f"packing failed: {figures['error']}")
+            done.write_text(json.dumps(figures))
+        size = sum(path.stat().st_size for path in packed.rglob("*") if path.is_file())
+        return float(json.loads(done.read_text())["pack_s"]), size
+
+    def run(self, peer: Peer, task: Mapping[str, Any], *, limit_s: float, module: str = "measure_one") -> dict[str, Any]:
+        """Run one task of a peer in its own process."""
+        packed = self.packed(peer)
+        task = {"peer": peer.name, "workload": self.workload, "data": str(self.data), "packed": str(packed), **task}
+        return run_in(self.python(peer), module, task, packed.with_name(packed.name + ".log"), limit_s=limit_s)
 
 
 class PeerBench:
     """One comparison on one workload; `say` is told each step."""
 
     def __init__(
-        self, workload: str, data: Path, cache: Path, *, seconds: float = 4.0, say: Callable[[str], None] = lambda _: None
+        self,
+        workload: str,
+        data: Path,
+        cache: Path,
+        *,
+        seconds: float = 4.0,
+        limit_s: float | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.workload, self.data, self.cache, self.seconds, self._say = workload, data, cache, seconds, say
+        self.seconds, self._say = seconds, say
+        self._store = PeerStore(workload, data, cache, say=say)
+        self._started, self._limit_s = time.monotonic(), limit_s
 
-    def run(self, names: Sequence[str], *, rounds: int = 3) -> list[PeerRow]:
-        """Measure peers; one that fails becomes a row that says why."""
-        if unknown := set(names) - set(PEERS):
-            raise UsageError(f"unknown peers {sorted(unknown)}: there are {', '.join(PEERS)}")
-        rows = [self._prepare(load_peer(name)) for name in names]
-        for number in range(rounds):
-            for row in rows:
-                if not row.cannot:
-                    self._say(f"round {number + 1} of {rounds}: {row.peer}")
-                    self._measure(row)
+    def prepare(self, names: Sequence[str]) -> list[PeerRow]:
+        """Install and pack what is missing; a peer for which that fails becomes a row that says why."""
+        rows = []
+        for peer in known_peers(names):
+            row = PeerRow(peer.name, cannot=peer.cannot.get(self._store.workload, ""), note=peer.note)
+            rows.append(row)
+            if row.cannot:
+                continue
+            try:
+                row.pack_s, row.bytes_on_disk = self._store.pack(peer)
+            except UsageError as error:
+                row.cannot = str(error)
         return rows
 
-    def _prepare(self, peer: Peer) -> PeerRow:
-        row = PeerRow(peer.name, cannot=peer.cannot.get(self.workload, ""))
-        if row.cannot:
-            return row
-        try:
-            python = environment_of(peer, self.cache / "environments", say=self._say)
-            self._pack(peer, python, row)
-        except UsageError as error:
-            row.cannot = str(error)
-            return row
-        settings = peer.settings(self.workload)
-        for setting in settings if len(settings) > 1 else []:
-            figures = self._one(peer, python, setting, seconds=min(self.seconds, 2.5))
+    def run(self, names: Sequence[str], *, rounds: int = 3) -> list[PeerRow]:
+        """Measure peers; one that fails becomes a row that says why.
+
+        With a time limit, rounds end early, whole, and those that got none say so.
+        """
+        rows = self.prepare(names)
+        self._started = time.monotonic()  # a limit is for measuring: installing and packing are done once
+        for row in rows:
+            if not row.cannot:
+                self._tune(row)
+        before = self._spent()
+        for number in range(rounds):
+            if number and self._spent() + (self._spent() - before) / number > 1:
+                self._say(f"the time limit ends the rounds after {number}")
+                break
+            for row in rows:
+                if row.cannot or (not row.runs and self._spent() > 1):
+                    continue
+                self._say(f"round {number + 1} of {rounds}: {row.peer}")
+                self._measure(row)
+        for row in rows:
+            if not row.runs and not row.cannot:
+                row.cannot = "not measured: the time limit was reached before its turn"
+        return rows
+
+    def _spent(self) -> float:
+        """Return the share of the time limit that is over."""
+        return 0.0 if self._limit_s is None else (time.monotonic() - self._started) / self._limit_s
+
+    def _tune(self, row: PeerRow) -> None:
+        peer = load_peer(row.peer)
+        settings = peer.settings(self._store.workload)
+        row.setting = settings[0]
+        if len(settings) == 1:
+            return
+        for setting in settings:
+            if self._spent() > _TUNING_SHARE:
+                self._say(f"{peer.name}: the time limit ends the search after {len(row.tried)} of {len(settings)} settings")
+                break
+            figures = self._one(peer, setting, seconds=min(self.seconds, 1.5))
             self._say(f"{peer.name} {setting}: {figures.get('samples_per_s', 0):,.0f} samples/s {figures.get('error', '')}")
             row.tried.append((setting, figures))
         worked = [(figures["samples_per_s"], setting) for setting, figures in row.tried if "samples_per_s" in figures]
-        if len(settings) == 1:
-            row.setting = settings[0]
-        elif worked:
+        if worked:
             row.setting = max(worked, key=lambda pair: pair[0])[1]
-        else:
+        elif row.tried:
             row.cannot = f"every setting failed: {row.tried[0][1].get('error', '')}"
-        return row
-
-    def _pack(self, peer: Peer, python: Path, row: PeerRow) -> None:
-        packed = self._packed(peer)
-        done = packed.with_name(packed.name + ".packed")
-        if not done.exists():
-            self._say(f"packing {self.workload} for {peer.name}")
-            figures = self._child(python, {"do": "pack", "peer": peer.name}, packed, limit_s=_PACK_LIMIT_S)
-            if "error" in figures:
-                raise UsageError(f"packing failed: {figures['error']}")
-            done.write_text(json.dumps(figures))
-        row.pack_s = json.loads(done.read_text())["pack_s"]
-        row.bytes_on_disk = sum(path.stat().st_size for path in packed.rglob("*") if path.is_file())
 
     def _measure(self, row: PeerRow) -> None:
         peer = load_peer(row.peer)
-        python = environment_of(peer, self.cache / "environments", say=self._say)
         for _ in range(1 + _REPEATS):
-            figures = self._one(peer, python, row.setting, seconds=self.seconds)
+            figures = self._one(peer, row.setting, seconds=self.seconds)
             if "error" in figures:
                 self._say(f"{peer.name}: {figures['error']}")
                 break
             row.runs.append(figures)
-            if figures["foreign_cores"] < QUIET_CORES:
+            if figures["foreign_cores"] < QUIET_CORES or self._spent() > _TUNING_SHARE:
                 break
         if not row.runs:
             row.cannot = f"failed after it had been tuned: {figures['error']}"
 
-    def _one(self, peer: Peer, python: Path, setting: Setting, *, seconds: float) -> dict[str, Any]:
-        task = {"do": "measure", "peer": peer.name, "setting": setting, "seconds": seconds}
-        return self._child(python, task, self._packed(peer), limit_s=_RUN_LIMIT_S + 3 * seconds)
-
-    def _packed(self, peer: Peer) -> Path:
-        """Packed files belong to the data they were made from; peers that read the same files share them."""
-        return self.cache / "packed" / f"{self.data.resolve().name}-{self.workload}" / (peer.packs_like or peer.name)
-
-    def _child(self, python: Path, task: Mapping[str, Any], packed: Path, *, limit_s: float) -> dict[str, Any]:
-        packed.parent.mkdir(parents=True, exist_ok=True)
-        task = {**task, "workload": self.workload, "data": str(self.data), "packed": str(packed), "started": time.time()}
-        log = packed.with_name(packed.name + ".log")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(peer_path()),
-            "PYTHONWARNINGS": "ignore",
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-        }
-        with open(log, "w+", encoding="utf-8", errors="replace") as sink:
-            process = subprocess.Popen(
-                [str(python), "-m", "peers.measure_one", json.dumps(task)],
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-            memory = watch(process, limit_s)
-            sink.seek(0)
-            output = sink.read()
-        lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
-        if not lines:
-            last = [line for line in output.splitlines() if line.strip()][-1:] or ["no output"]
-            return {"error": f"ended with {process.returncode}: {last[0].strip()[:300]}"}
-        return {**json.loads(lines[-1]), **memory}
-
-
-def watch(process: subprocess.Popen[Any], limit_s: float) -> Figures:
-    """Sample the memory of a process group until it ends or its time is over; leave none of it behind."""
-    peak: Figures = {"pss_mib": 0.0, "anon_mib": 0.0}
-    deadline = time.monotonic() + limit_s
-    while process.poll() is None and time.monotonic() < deadline:
-        for name, value in _memory_mib(process.pid).items():
-            peak[name] = max(peak[name], value)
-        time.sleep(0.25)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # workers may outlive the process that started them
-    process.wait()
-    return peak
-
-
-def _memory_mib(pid: int) -> Figures:
-    """Return proportional and anonymous + shared memory of a process and all below it."""
-    import psutil
-
-    total = {"pss_mib": 0, "anon_mib": 0}
-    try:
-        pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return dict.fromkeys(total, 0.0)
-    for each in pids:
-        try:
-            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        values = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if rest.endswith("kB")}
-        total["pss_mib"] += values.get("Pss", 0)
-        total["anon_mib"] += values.get("Pss_Anon", 0) + values.get("Pss_Shmem", 0)
-    return {name: value / 1024 for name, value in total.items()}
+    def _one(self, peer: Peer, setting: Setting, *, seconds: float) -> dict[str, Any]:
+        task = {"do": "measure", "setting": setting, "seconds": seconds}
+        return self._store.run(peer, task, limit_s=_RUN_LIMIT_S + 3 * seconds)

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +19,39 @@ from ..loader.dataset import open_dataset
 from ..loader.images import Images
 from ..loader.options import LoaderOptions
 from ..loader.plan import Plan
+from ..loader.sampler import ViewInfo
 from ..loader.shuffled import Shuffled
 from ..loader.state import State
 
-__all__ = ["measure_resume", "measure_startup"]
+__all__ = ["first_batches", "measure_resume"]
 
 MARK = "RESUMED "
 
 
 def measure_resume(
-    location: Path, *, batch_size: int, cameras: str, batches: int = 100, say: Callable[[str], None] = lambda _: None
+    location: Path,
+    *,
+    batch_size: int,
+    cameras: str,
+    batches: int = 100,
+    shares: Sequence[float] = (0.01, 0.5, 0.99),
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Return a row for each of three places in the epoch: seconds to the first batch, state bytes, exactness."""
+    """Return a row for each place in the epoch: seconds to the first batch, state bytes, exactness into the next epoch."""
     rows = []
     info = open_dataset(location).view.info
     start = State.start(info, Shuffled(), seed=1, epoch=0, batch_size=batch_size)
     plan = start.plan(info, Shuffled())
-    for share in (0.01, 0.5, 0.99):
+    for share in shares:
         step = min(int(plan.steps * share), plan.steps - 1)
         state = start.after(plan, step=step - 1).to_json() if step else start.to_json()
         say(f"resuming at step {step:,} of {plan.steps:,}")
-        wanted = _planned(plan, step, batches)
+        wanted = _planned(info, plan, step, batches)
         task = {"set": str(location), "batch_size": batch_size, "cameras": cameras, "state": state, "batches": len(wanted)}
-        found = _child(task)
+        found = first_batches(task)
         rows.append(
             {
+                "peer": "headway",
                 "share": share,
                 "step": step,
                 "first_batch_s": found["first_batch_s"],
@@ -56,44 +64,38 @@ def measure_resume(
     return rows
 
 
-def measure_startup(
-    location: Path, *, batch_size: int, cameras: str, threads: tuple[int | None, ...] = (None, 0, 1, 4)
-) -> list[dict[str, Any]]:
-    """Return a row for each number of decode threads: seconds from the constructor to the first batch."""
-    rows = []
-    for count in threads:
-        task = {"set": str(location), "batch_size": batch_size, "cameras": cameras, "state": None, "batches": 1, "threads": count}
-        found = _child(task)
-        rows.append(
-            {"threads": count, "first_batch_s": found["first_batch_s"], "process_s": found["process_s"], "items": found["items"]}
-        )
-    return rows
-
-
-def _planned(plan: Plan, step: int, batches: int) -> list[list[int]]:
-    last = min(step + batches, plan.steps)
-    return [plan.step(number, 0, plan.batch_size).items.tolist() for number in range(step, last)]
-
-
-def _child(task: dict[str, Any]) -> dict[str, Any]:
-    started = time.time()
-    command = [sys.executable, "-m", "headway.bench.resume", json.dumps(task | {"started": started})]
+def first_batches(task: dict[str, Any]) -> dict[str, Any]:
+    """Run `main` in a new process with this task and return what it printed."""
+    command = [sys.executable, "-m", "headway.bench.resume", json.dumps(task | {"started": time.time()})]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not lines:
-        raise WorkerDied(
-            f"bench resume: the process ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-        )
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise WorkerDied(f"bench resume: the process ended with {done.returncode}: {last}")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
+
+
+def _planned(info: ViewInfo, plan: Plan, step: int, batches: int) -> list[list[int]]:
+    """Return the items of the next batches, going on with the next epochs."""
+    wanted: list[list[int]] = []
+    epoch = 0
+    while len(wanted) < batches:
+        if step == plan.steps:
+            step, epoch = 0, epoch + 1
+            plan = State.start(info, Shuffled(), seed=1, epoch=epoch, batch_size=plan.batch_size).plan(info, Shuffled())
+        wanted.append(plan.step(step, 0, plan.batch_size).items.tolist())
+        step += 1
+    return wanted
 
 
 def main() -> None:
     """Restore, stream, and print what came."""
     task = json.loads(sys.argv[1])
     look = [Images(task["cameras"], size=(256, 704), dtype="float32")] if task["cameras"] else []
-    dataset = open_dataset(task["set"], images=look)
     begin = time.monotonic()
+    dataset = open_dataset(task["set"], images=look)
+    opened = time.monotonic()
     loader = DataLoader(
         dataset, batch_size=task["batch_size"], shuffle=True, num_workers=task.get("threads"), options=LoaderOptions(seed=1)
     )
@@ -101,15 +103,15 @@ def main() -> None:
         loader.load_state_dict(task["state"])
     ids: list[list[int]] = []
     first_batch_s = process_s = 0.0
-    for batch in loader:
-        if not ids:
-            first_batch_s, process_s = time.monotonic() - begin, time.time() - task["started"]
-        ids.append(batch["id"].tolist())
-        if len(ids) == task["batches"]:
-            break
-    print(
-        MARK + json.dumps({"first_batch_s": first_batch_s, "process_s": process_s, "ids": ids, "items": len(dataset)}), flush=True
-    )
+    while len(ids) < task["batches"]:
+        for batch in loader:
+            if not ids:
+                first_batch_s, process_s = time.monotonic() - begin, time.time() - task["started"]
+            ids.append(batch["id"].tolist())
+            if len(ids) == task["batches"]:
+                break
+    times = {"open_s": opened - begin, "first_batch_s": first_batch_s, "process_s": process_s}
+    print(MARK + json.dumps({**times, "ids": ids, "items": len(dataset)}), flush=True)
 
 
 if __name__ == "__main__":

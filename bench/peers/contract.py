@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BASE_REQUIREMENTS", "Peer", "Run", "Setting", "workers"]
+__all__ = ["BASE_REQUIREMENTS", "Peer", "Resumable", "Run", "Setting", "workers"]
 
 Setting = dict[str, Any]
 """One way to run a peer: keyword arguments of its `open`; plain JSON values."""
@@ -27,6 +27,18 @@ class Run:
     """The peer's own format; whatever `pack` put there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumable:
+    """A loader whose place can be noted and found again, through whatever it offers its users for that."""
+
+    batches: Callable[[], Iterator[Any]]
+    """From where it stands to the end of the epoch; called again: the next one."""
+    state: Callable[[], Any]
+    """Of plain values and tensors: reading it back runs no code."""
+    restore: Callable[[Any], None]
+    """Called before `batches`, in a new process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """One loader as its competent user would use it."""
@@ -43,6 +55,8 @@ class Peer:
     """Workload → why this peer cannot do it."""
     packs_like: str = ""
     """Name of the peer whose packed files this one reads (then `pack` adds to them)."""
+    resumable: Callable[[Run], Resumable] | None = None
+    """Opens W3 as a user who wants to resume would; None: it keeps no state."""
     note: str = ""
     """One line on how it is used, for the report."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .contract import Peer, Run, Setting
-from .samples import BATCH, CROP_TOP, MEAN, STD
+from .samples import BATCH, MEAN, STD, kept_box
 from .webdataset_loader import SHUFFLE_BUFFER, tars, write_tars
 
 __all__ = ["PEER"]
@@ -21,7 +21,7 @@ _OUTPUTS = {
     "W4": ["lidar", "lidar_count"],
 }
 _MEMBERS = {
-    "W1": [*(f"cam{place}.jpg" for place in range(6)), "lidar.bin", "trajectory.bin", "calibration.bin", "boxes.bin"],
+    "W1": ["lidar.bin", "trajectory.bin", "calibration.bin", "boxes.bin"],
     "W2": ["cam0.jpg", "json"],
     "W3": ["trajectory.bin", "json"],
     "W4": ["lidar.bin"],
@@ -45,7 +45,24 @@ def _pack(run: Run) -> None:
         _index(tar)
 
 
-def _graph(workload: str, records: list[Any], *, region: bool) -> tuple[Any, ...]:
+def _boxes(tar: str) -> list[tuple[int, int, int, int]]:
+    """Return what is kept of each camera of W1, by the first sample's headers: a camera's images are of one size."""
+    import simplejpeg
+
+    found = {}
+    with tarfile.open(tar) as archive:
+        for member in archive:
+            name = member.name.partition(".")[2]
+            if name in found:
+                break
+            file = archive.extractfile(member)
+            if name.startswith("cam") and file is not None:
+                height, width, *_ = simplejpeg.decode_jpeg_header(file.read())
+                found[name] = kept_box(height, width)
+    return [found[name] for name in sorted(found)]
+
+
+def _graph(workload: str, records: list[Any], boxes: list[tuple[int, int, int, int]], *, region: bool) -> tuple[Any, ...]:
     from nvidia.dali import fn, types
 
     def floats(data: Any, shape: list[int]) -> Any:
@@ -56,12 +73,13 @@ def _graph(workload: str, records: list[Any], *, region: bool) -> tuple[Any, ...
             picture, dtype=types.FLOAT, output_layout="CHW", mean=MEAN.tolist(), std=STD.tolist(), **more
         )
 
-    def camera(data: Any) -> Any:
+    def camera(data: Any, box: tuple[int, int, int, int]) -> Any:
+        top, left, height, width = box
         if region:
-            options = {"start": [CROP_TOP], "shape": [900 - CROP_TOP], "axes": [0]}
+            options = {"start": [top, left], "shape": [height, width], "axes": [0, 1]}
             cut = fn.decoders.image_slice(data, normalized_anchor=False, normalized_shape=False, output_type=types.RGB, **options)
         else:
-            cut = fn.crop(fn.decoders.image(data, output_type=types.RGB), crop_h=900 - CROP_TOP, crop_w=1600, crop_pos_y=1.0)
+            cut = fn.crop(fn.decoders.image(data, output_type=types.RGB), crop_h=height, crop_w=width, crop_pos_y=1.0)
         return normalised(fn.resize(cut, size=[256, 704], interp_type=types.INTERP_LINEAR, antialias=False))
 
     def padded(data: Any, columns: int) -> tuple[Any, Any]:
@@ -69,8 +87,9 @@ def _graph(workload: str, records: list[Any], *, region: bool) -> tuple[Any, ...
         return fn.pad(rows, axes=[0]), fn.shapes(rows)
 
     if workload == "W1":
-        image = fn.stack(*(camera(data) for data in records[:6]))
-        return image, *padded(records[6], 5), floats(records[7], [100, 6]), floats(records[8], [6, 25]), *padded(records[9], 9)
+        image = fn.stack(*(camera(data, box) for data, box in zip(records, boxes, strict=False)))
+        lidar, trajectory, calibration, rest = records[len(boxes) :]
+        return image, *padded(lidar, 5), floats(trajectory, [100, 6]), floats(calibration, [6, 25]), *padded(rest, 9)
     if workload == "W2":
         cut = fn.decoders.image_random_crop(
             records[0], random_area=[0.08, 1], random_aspect_ratio=[3 / 4, 4 / 3], output_type=types.RGB
@@ -88,19 +107,20 @@ def _open(run: Run, *, threads: int, region: bool = True) -> Callable[[], Iterat
     from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
     paths = tars(run.packed)
+    boxes = _boxes(paths[0]) if run.workload == "W1" else []
 
     @pipeline_def(batch_size=BATCH[run.workload], num_threads=threads, device_id=None, prefetch_queue_depth=2)
     def pipeline() -> Any:
         records = fn.readers.webdataset(
             paths=paths,
             index_paths=[str(Path(path).with_suffix(".idx")) for path in paths],
-            ext=_MEMBERS[run.workload],
+            ext=[*(f"cam{place}.jpg" for place in range(len(boxes))), *_MEMBERS[run.workload]],
             random_shuffle=True,
             initial_fill=SHUFFLE_BUFFER[run.workload],
             missing_component_behavior="error",
             name="reader",
         )
-        return _graph(run.workload, list(records) if isinstance(records, list | tuple) else [records], region=region)
+        return _graph(run.workload, list(records) if isinstance(records, list | tuple) else [records], boxes, region=region)
 
     built = pipeline()
     built.build()

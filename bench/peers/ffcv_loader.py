@@ -78,10 +78,10 @@ def _settings(workload: str) -> list[Setting]:
 
 PEER = Peer(
     name="ffcv",
-    requirements=("ffcv==1.0.2", "numba>=0.60", "opencv-python-headless>=4,<6"),
+    requirements=("ffcv==1.0.2", "numba>=0.60", "pillow>=10", "opencv-python-headless>=4,<6"),
     settings=_settings,
     pack=_pack,
     open=_open,
     cannot={"W1": "no decoder for a fixed crop of several images a sample", "W4": "a bytes field is padded and gives no length"},
-    note="builds from source; needs pkg-config and the OpenCV and libjpeg-turbo development files",
+    note="builds from source; needs pkg-config and Debian's libopencv-dev and libturbojpeg0-dev",
 )

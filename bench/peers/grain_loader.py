@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .contract import Peer, Run, Setting
+from .contract import Peer, Resumable, Run, Setting
 from .samples import BATCH, Stored, collate, prepare
 
 __all__ = ["PEER"]
@@ -49,9 +49,8 @@ def _pack(run: Run) -> None:
     sink.close()
 
 
-def _open(run: Run, *, workers: int, threads: int) -> Callable[[], Iterator[Any]]:
+def _batches(run: Run, workers: int, threads: int) -> Any:
     import grain
-    import torch
 
     source = grain.sources.ArrayRecordDataSource(str(run.packed / "data.array_record"))
     samples = grain.MapDataset.source(source).shuffle(seed=1).map(_Decode(run.workload)).repeat()
@@ -59,7 +58,19 @@ def _open(run: Run, *, workers: int, threads: int) -> Callable[[], Iterator[Any]
     batches = samples.to_iter_dataset(options).batch(BATCH[run.workload], drop_remainder=True, batch_fn=_collate)
     if workers:
         batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=2))
+    return batches
+
+
+def _open(run: Run, *, workers: int, threads: int) -> Callable[[], Iterator[Any]]:
+    import torch
+
+    batches = _batches(run, workers, threads)
     return lambda: ({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
+
+
+def _resumable(run: Run) -> Resumable:
+    iterator = iter(_batches(run, 0, 2))
+    return Resumable(lambda: iterator, iterator.get_state, iterator.set_state)
 
 
 def _settings(workload: str) -> list[Setting]:
@@ -67,4 +78,11 @@ def _settings(workload: str) -> list[Setting]:
     return [{"workers": workers, "threads": threads} for workers, threads in tried]
 
 
-PEER = Peer(name="grain", requirements=("grain==0.2.18", "array_record==0.8.6"), settings=_settings, pack=_pack, open=_open)
+PEER = Peer(
+    name="grain",
+    requirements=("grain==0.2.18", "array_record==0.8.6"),
+    settings=_settings,
+    pack=_pack,
+    open=_open,
+    resumable=_resumable,
+)

@@ -1,11 +1,11 @@
-"""headway itself, at its default settings, in headway's own environment."""
+"""headway itself, its threads searched for as others' workers are, in headway's own environment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .contract import Peer, Run, Setting
+from .contract import Peer, Resumable, Run, Setting
 from .samples import BATCH, MEAN, STD
 
 __all__ = ["PEER"]
@@ -21,7 +21,7 @@ def _pack(run: Run) -> None:
     pack(SourceSpec(kind="headway.bench.workload_source:open_source", path=str(run.data)), str(run.packed))
 
 
-def _open(run: Run, *, threads: int | None) -> Callable[[], Iterator[Any]]:
+def _loader(run: Run, threads: int | None) -> Any:
     import headway
 
     images = []
@@ -32,8 +32,18 @@ def _open(run: Run, *, threads: int | None) -> Callable[[], Iterator[Any]]:
 
         images = [headway.Images("cam*", size=(224, 224), name="image", augment=RandomResizedCrop(), **_LOOK)]
     dataset = headway.open(str(run.packed), images=images)
-    loader = headway.DataLoader(dataset, batch_size=BATCH[run.workload], shuffle=True, drop_last=True, num_workers=threads)
+    return headway.DataLoader(dataset, batch_size=BATCH[run.workload], shuffle=True, drop_last=True, num_workers=threads)
+
+
+def _open(run: Run, *, threads: int | None) -> Callable[[], Iterator[Any]]:
+    loader = _loader(run, threads)
     return lambda: (_renamed(run.workload, batch) for batch in loader)
+
+
+def _resumable(run: Run) -> Resumable:
+    loader = _loader(run, None)
+    batches = lambda: ({"stamp": batch["sample"]["time"][:, 0]} for batch in loader)  # noqa: E731  # one line, used once
+    return Resumable(batches, loader.state_dict, loader.load_state_dict)
 
 
 def _renamed(workload: str, batch: Any) -> dict[str, Any]:
@@ -47,7 +57,15 @@ def _renamed(workload: str, batch: Any) -> dict[str, Any]:
 
 
 def _settings(workload: str) -> list[Setting]:
-    return [{"threads": None}]
+    return [{"threads": count} for count in (None, 1, 2)]
 
 
-PEER = Peer(name="headway", requirements=(), settings=_settings, pack=_pack, open=_open, note="defaults; payload hashes checked")
+PEER = Peer(
+    name="headway",
+    requirements=(),
+    settings=_settings,
+    pack=_pack,
+    open=_open,
+    resumable=_resumable,
+    note="payload hashes checked",
+)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .contract import Peer, Run, workers
+from .contract import Peer, Resumable, Run, workers
 from .samples import BATCH, Stored, prepare
 from .torch_loader import torch_dataloader
 
@@ -45,4 +45,18 @@ def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
     return lambda: iter(loader)
 
 
-PEER = Peer(name="hf-datasets", requirements=("datasets==5.2.0",), settings=workers, pack=_pack, open=_open)
+def _resumable(run: Run) -> Resumable:
+    import datasets
+    import torch
+
+    stored = datasets.load_from_disk(str(run.packed)).to_iterable_dataset(num_shards=16)
+    rows = stored.shuffle(seed=1, buffer_size=5000).with_format("arrow").batch(BATCH[run.workload], drop_last_batch=True)
+
+    def batches() -> Iterator[Any]:
+        for table in rows:  # one row a batch, its columns lists
+            yield {"stamp": torch.from_numpy(table["stamp"].combine_chunks().flatten().to_numpy().copy())}
+
+    return Resumable(batches, rows.state_dict, rows.load_state_dict)
+
+
+PEER = Peer(name="hf-datasets", requirements=("datasets==5.2.0",), settings=workers, pack=_pack, open=_open, resumable=_resumable)

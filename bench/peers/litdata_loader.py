@@ -8,7 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from .contract import Peer, Run, workers
+from .contract import Peer, Resumable, Run, workers
 from .samples import BATCH, Stored, collate, one_thread, prepare
 
 __all__ = ["PEER"]
@@ -37,7 +37,7 @@ def _pack(run: Run) -> None:
     )
 
 
-def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
+def _loader(run: Run, workers: int) -> Any:
     import litdata
 
     work = prepare(run.workload)
@@ -48,10 +48,19 @@ def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
 
     dataset = Prepared(str(run.packed), shuffle=True, drop_last=True, max_cache_size="20GB")
     more = {"persistent_workers": True, "worker_init_fn": one_thread} if workers else {}
-    loader = litdata.StreamingDataLoader(
+    return litdata.StreamingDataLoader(
         dataset, batch_size=BATCH[run.workload], num_workers=workers, collate_fn=collate, drop_last=True, **more
     )
+
+
+def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
+    loader = _loader(run, workers)
     return lambda: iter(loader)
 
 
-PEER = Peer(name="litdata", requirements=("litdata==0.2.76",), settings=workers, pack=_pack, open=_open)
+def _resumable(run: Run) -> Resumable:
+    loader = _loader(run, 1)
+    return Resumable(lambda: iter(loader), loader.state_dict, loader.load_state_dict)
+
+
+PEER = Peer(name="litdata", requirements=("litdata==0.2.76",), settings=workers, pack=_pack, open=_open, resumable=_resumable)

@@ -8,20 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from .contract import Peer, Run, Setting, workers
+from .contract import Peer, Resumable, Run, Setting, workers
 from .samples import BATCH, Stored, collate, one_thread, prepare
 
 __all__ = ["PEER"]
 
-_COLUMNS = {
+_COLUMNS: dict[str, dict[str, str]] = {
     "W1": {
-        **{f"cam{place}": "bytes" for place in range(6)},
         "lidar": "ndarray:float32",
         "trajectory": "ndarray:float32:100,6",
         "calibration": "ndarray:float32:6,25",
         "boxes": "ndarray:float32",
     },
-    "W2": {"cam0": "bytes", "label": "int"},
+    "W2": {"label": "int"},
     "W3": {"trajectory": "ndarray:float32:100,6", "speed": "float32", "stamp": "int64", "command": "int32"},
     "W4": {"lidar": "ndarray:float32"},
 }
@@ -45,7 +44,8 @@ def _pack(run: Run, *, compression: str | None = None) -> None:
 
     shutil.rmtree(run.packed, ignore_errors=True)
     stored = Stored(run.data)
-    with MDSWriter(out=str(run.packed), columns=_COLUMNS[run.workload], compression=compression) as sink:
+    cameras = {name: "bytes" for name in stored[0] if name.startswith("cam")}
+    with MDSWriter(out=str(run.packed), columns=cameras | _COLUMNS[run.workload], compression=compression) as sink:
         for index in range(len(stored)):
             sample = stored[index]
             if run.workload == "W3":
@@ -57,7 +57,7 @@ def _pack(run: Run, *, compression: str | None = None) -> None:
             sink.write(sample)
 
 
-def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
+def _loader(run: Run, workers: int, **options: Any) -> Any:
     _without_torchvision_operators()
     from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
@@ -70,10 +70,19 @@ def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
             return work(super().__getitem__(index))
 
     size = BATCH[run.workload]
-    dataset = Prepared(local=str(run.packed), shuffle=True, batch_size=size)
+    dataset = Prepared(local=str(run.packed), shuffle=True, batch_size=size, **options)
     more = {"persistent_workers": True, "worker_init_fn": one_thread} if workers else {}
-    loader = StreamingDataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate, drop_last=True, **more)
+    return StreamingDataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate, drop_last=True, **more)
+
+
+def _open(run: Run, *, workers: int) -> Callable[[], Iterator[Any]]:
+    loader = _loader(run, workers)
     return lambda: iter(loader)
+
+
+def _resumable(run: Run) -> Resumable:
+    loader = _loader(run, 1, shuffle_seed=1)
+    return Resumable(lambda: iter(loader), loader.state_dict, loader.load_state_dict)
 
 
 def _settings(workload: str) -> list[Setting]:
@@ -86,4 +95,5 @@ PEER = Peer(
     settings=_settings,
     pack=_pack,
     open=_open,
+    resumable=_resumable,
 )

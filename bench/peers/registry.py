@@ -20,6 +20,7 @@ PEERS: Final[Mapping[str, str]] = {
     "spdl": "spdl_loader",
     "spdl-direct": "spdl_direct",
     "torchdata.nodes": "torchdata_nodes",
+    "torchdata-stateful": "torchdata_stateful",
     "grain": "grain_loader",
     "dali": "dali_loader",
     "ffcv": "ffcv_loader",

@@ -3,7 +3,8 @@
 Peers that run Python per sample share `prepare`: simplejpeg (DCT-scaled where the target allows), OpenCV's linear resize,
 numpy. So their results differ by their machinery only. Batches are dicts of CPU tensors:
 
-    W1  "image" float32 (4, 6, 3, 256, 704), "lidar" padded with "lidar_count", "trajectory", "calibration", "boxes" likewise
+    W1  "image" float32 (4, cameras, 3, 256, 704), "lidar" and "boxes" padded with "lidar_count" and "boxes_count", "trajectory",
+        "calibration"
     W2  "image" float32 (64, 3, 224, 224), "label"
     W3  "trajectory" float32 (256, 100, 6), "speed", "stamp", "command"
     W4  "lidar" padded with "lidar_count"
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 __all__ = [
     "BATCH",
-    "CROP_TOP",
     "MEAN",
     "STD",
     "FileSamples",
@@ -33,6 +33,7 @@ __all__ = [
     "check",
     "collate",
     "crop_box",
+    "kept_box",
     "one_thread",
     "prepare",
     "shuffled_batches",
@@ -45,8 +46,7 @@ Batch = dict[str, Any]
 BATCH: Final[Mapping[str, int]] = {"W1": 4, "W2": 64, "W3": 256, "W4": 4}
 MEAN: Final = np.array([123.675, 116.28, 103.53], np.float32)
 STD: Final = np.array([58.395, 57.12, 57.375], np.float32)
-# W1 keeps the bottom 582 of 900 rows: 256 ÷ (704 ÷ 1600) of them fill the target without stretching.
-CROP_TOP: Final = 318
+_TARGET: Final = (256, 704)
 _SMALL: Final = ("trajectory", "calibration", "speed", "stamp", "command", "label")
 
 
@@ -94,7 +94,8 @@ class FileSamples:
     def __init__(self, packed: Path, workload: str) -> None:
         self.directory, self.workload = packed, workload
         self.small = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in sorted(packed.glob("*.npy"))}
-        self.count = int((packed / "count").read_text())
+        about = json.loads((packed / "count.json").read_text())
+        self.count, self.cameras = int(about["samples"]), int(about["cameras"])
 
     @staticmethod
     def write(stored: Stored, packed: Path) -> None:
@@ -110,14 +111,15 @@ class FileSamples:
         for name in (*_SMALL, "boxes", "box_starts"):
             if name in stored.columns:
                 np.save(packed / f"{name}.npy", stored.columns[name])
-        (packed / "count").write_text(str(len(stored)))
+        cameras = stored.columns["images"].shape[1] if "images" in stored.columns else 0
+        (packed / "count.json").write_text(json.dumps({"samples": len(stored), "cameras": cameras}))
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: int) -> Sample:
         sample: Sample = {}
-        for camera in range({"W1": 6, "W2": 1}.get(self.workload, 0)):
+        for camera in range(self.cameras):
             sample[f"cam{camera}"] = (self.directory / f"{index:06d}_cam{camera}.jpg").read_bytes()
         if self.workload in ("W1", "W4"):
             sample["lidar"] = np.fromfile(self.directory / f"{index:06d}.bin", np.float32)
@@ -171,13 +173,29 @@ def normalise(picture: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         out[channel] -= MEAN[channel] / STD[channel]
 
 
+def kept_box(height: int, width: int, *, of: tuple[int, int] | None = None) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of what fills 256 × 704 without stretching: the bottom, sideways the middle.
+
+    `of` is the size that the picture was decoded at, where that is not its own. W1 keeps 582 of its 900 rows.
+    """
+    scale = max(_TARGET[0] / height, _TARGET[1] / width)
+    found_height, found_width = of or (height, width)
+    rows = min(found_height, round(_TARGET[0] / scale * found_height / height))
+    columns = min(found_width, round(_TARGET[1] / scale * found_width / width))
+    return found_height - rows, (found_width - columns) // 2, rows, columns
+
+
 def camera(data: bytes, out: NDArray[np.float32], *, scaled: bool = True) -> None:
     """Decode one W1 camera: the bottom rows, resized to (3, 256, 704), normalised."""
     import cv2
+    import simplejpeg
 
-    picture = decode(data, width=704, height=396, scaled=scaled)
-    top = round(CROP_TOP * picture.shape[0] / 900)
-    normalise(cv2.resize(picture[top:], (704, 256), interpolation=cv2.INTER_LINEAR), out)
+    height, width, *_ = simplejpeg.decode_jpeg_header(data)
+    scale = max(_TARGET[0] / height, _TARGET[1] / width)
+    picture = decode(data, width=round(scale * width), height=round(scale * height), scaled=scaled)
+    top, left, rows, columns = kept_box(height, width, of=(picture.shape[0], picture.shape[1]))
+    kept = picture[top : top + rows, left : left + columns]
+    normalise(cv2.resize(kept, _TARGET[::-1], interpolation=cv2.INTER_LINEAR), out)
 
 
 def crop_box(height: int, width: int) -> tuple[int, int, int, int]:
@@ -212,8 +230,9 @@ def prepare(workload: str, *, scaled: bool = True) -> Callable[[Sample], Sample]
     """Return the per-sample work of a workload: stored values in, what `collate` takes out."""
 
     def w1(sample: Sample) -> Sample:
-        image = np.empty((6, 3, 256, 704), np.float32)
-        for place in range(6):
+        eyes = sum(name.startswith("cam") for name in sample)
+        image = np.empty((eyes, 3, *_TARGET), np.float32)
+        for place in range(eyes):
             camera(sample[f"cam{place}"], image[place], scaled=scaled)
         return {
             "image": image,
@@ -286,7 +305,7 @@ def check(workload: str, batch: Mapping[str, Any]) -> None:
     size, found = BATCH[workload], {name: tuple(value.shape) for name, value in batch.items() if hasattr(value, "shape")}
     problems = []
     shapes: dict[str, dict[str, tuple[int, ...]]] = {
-        "W1": {"image": (size, 6, 3, 256, 704), "trajectory": (size, 100, 6)},
+        "W1": {"image": (size, *found.get("image", ())[1:2], 3, *_TARGET), "trajectory": (size, 100, 6)},
         "W2": {"image": (size, 3, 224, 224)},
         "W3": {"trajectory": (size, 100, 6)},
     }

@@ -20,10 +20,10 @@ def _open(run: Run, *, threads: int) -> Callable[[], Iterator[Any]]:
 
     def w1(index: Any) -> dict[str, Any]:
         rows = [samples[int(i)] for i in index]
-        image = torch.empty((size, 6, 3, 256, 704))
+        image = torch.empty((size, samples.cameras, 3, 256, 704))
         view = image.numpy()
         for place, row in enumerate(rows):
-            for eye in range(6):
+            for eye in range(samples.cameras):
                 camera(row[f"cam{eye}"], view[place, eye])
         rest = [
             {name: row[name] for name in ("trajectory", "calibration", "boxes")} | {"lidar": as_sweep(row["lidar"])}

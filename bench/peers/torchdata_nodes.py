@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .contract import Peer, Run, Setting
+from .contract import Peer, Resumable, Run, Setting
 from .samples import BATCH, FileSamples, MapDataset, Stored, collate, w3_batch
 
 __all__ = ["PEER"]
 
 
-def _open(run: Run, *, workers: int, unit: str) -> Callable[[], Iterator[Any]]:
+def _loader(run: Run, workers: int, unit: str) -> Any:
     import torchdata.nodes as nodes
     from torch.utils.data import RandomSampler
 
@@ -29,8 +29,17 @@ def _open(run: Run, *, workers: int, unit: str) -> Callable[[], Iterator[Any]]:
         node = nodes.Mapper(nodes.Batcher(mapped, size, drop_last=True), collate)
     else:
         node = nodes.ParallelMapper(nodes.Batcher(source, size, drop_last=True), batch, num_workers=workers, method="thread")
-    loader = nodes.Loader(nodes.Prefetcher(node, 2))
+    return nodes.Loader(nodes.Prefetcher(node, 2))
+
+
+def _open(run: Run, *, workers: int, unit: str) -> Callable[[], Iterator[Any]]:
+    loader = _loader(run, workers, unit)
     return lambda: iter(loader)
+
+
+def _resumable(run: Run) -> Resumable:
+    loader = _loader(run, 1, "batch")
+    return Resumable(lambda: iter(loader), loader.state_dict, loader.load_state_dict)
 
 
 def _settings(workload: str) -> list[Setting]:
@@ -46,5 +55,6 @@ PEER = Peer(
     pack=lambda run: FileSamples.write(Stored(run.data), run.packed),
     open=_open,
     packs_like="torch",
+    resumable=_resumable,
     note="threads; its process mode hung on W1 when the baseline was made",
 )

@@ -41,8 +41,8 @@ def test_everything_from_outside_is_escaped() -> None:
 def test_bars_are_ordered_and_to_scale() -> None:
     text = bars("t", [("a", 1.0, 1.0, 1.0), ("b", 4.0, 4.0, 4.0)], unit="x", strong="b")
     assert text.index(">b<") < text.index(">a<")
-    assert 'width="480.0"' in text
-    assert 'width="120.0"' in text
+    assert 'width="420.0"' in text
+    assert 'width="105.0"' in text
     assert bars("t", [], unit="x") == ""
     assert line_plot("t", {"one": [1.0]}, unit="s") == ""
 

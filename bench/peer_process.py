@@ -1,0 +1,85 @@
+"""A peer's fresh process, in its own environment: started, watched, read, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .peer_environment import peer_path
+from .peers.measure_one import MARK
+
+__all__ = ["Figures", "run_in", "watch"]
+
+Figures = dict[str, float]
+
+
+def run_in(python: Path, module: str, task: Mapping[str, Any], log: Path, *, limit_s: float) -> dict[str, Any]:
+    """Run `peers.<module>` with a task; return its figures and peak memory, or {"error": why} where it gave none."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(peer_path()),
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [str(python), "-m", f"peers.{module}", json.dumps({**task, "started": time.time()})]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w+", encoding="utf-8", errors="replace") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        memory = watch(process, limit_s)
+        sink.seek(0)
+        output = sink.read()
+    lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
+    if lines:
+        return {**json.loads(lines[-1]), **memory}
+    if process.returncode == -signal.SIGKILL and memory["wall_s"] >= limit_s:
+        return {"error": f"gave no figures within {limit_s:.0f} s"}
+    last = [line for line in output.splitlines() if line.strip()][-1:] or ["no output"]
+    return {"error": f"ended with {process.returncode}: {last[0].strip()[:300]}"}
+
+
+def watch(process: subprocess.Popen[Any], limit_s: float) -> Figures:
+    """Sample the memory of a process group until it ends or its time is over; leave none of it behind."""
+    peak: Figures = {"pss_mib": 0.0, "anon_mib": 0.0}
+    started = time.monotonic()
+    while process.poll() is None and time.monotonic() - started < limit_s:
+        for name, value in _memory_mib(process.pid).items():
+            peak[name] = max(peak[name], value)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SAMPLE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # workers may outlive the process that started them
+    process.wait()
+    return {**peak, "wall_s": time.monotonic() - started}
+
+
+_SAMPLE_S = 0.5
+"""Between looks at memory: reading a rank's page tables takes about 2 ms, which must not show in what is measured."""
+
+
+def _memory_mib(pid: int) -> Figures:
+    """Return proportional and anonymous + shared memory of a process and all below it."""
+    import psutil
+
+    total = {"pss_mib": 0, "anon_mib": 0}
+    try:
+        pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return dict.fromkeys(total, 0.0)
+    for each in pids:
+        try:
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        values = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if rest.endswith("kB")}
+        total["pss_mib"] += values.get("Pss", 0)
+        total["anon_mib"] += values.get("Pss_Anon", 0) + values.get("Pss_Shmem", 0)
+    return {name: value / 1024 for name, value in total.items()}
