@@ -15,6 +15,7 @@ from ..tools.console import report
 from .full_command import full
 from .machine import NoiseMeter
 from .peer_commands import cache_of, peers, resume
+from .predict_command import predict
 from .report_command import compare
 from .result_output import HtmlOption, JsonOption, finish
 from .starve_command import starve
@@ -213,6 +214,7 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "peers": (peers, "peers --workload W1 --peers torch,spdl-direct"),
     "resume": (resume, "resume SET"),
     "startup": (startup, "startup --items 1000,1000000"),
+    "predict": (predict, "predict --loads W1,W2"),
     "starve": (starve, "starve --ranks 2"),
     "full": (full, "full --out results --minutes 40"),
     "report": (compare, "report before.json after.json"),

@@ -27,6 +27,8 @@ class Job:
     """The consumer's own time a step; all ranks wait for the last one each step."""
     step_spread: float = 0.0
     """Standard deviation of a rank's step, as a share of it."""
+    epoch_steps: int = 0
+    """Steps of an epoch, where the loader begins anew: nothing is decoded ahead across its end. 0: it never ends."""
     holds_batch: bool = True
     """The consumer keeps its batch's memory during the step."""
 

@@ -171,6 +171,8 @@ class _Run:
             memory_bytes=machine.memory_bytes,
             batches=machine.prefetch,
         )
+        if self.of.store.is_local:
+            held = held._replace(steps=0)  # the page cache holds what is encoded
         self.is_tight = (held.batches + 2) * cost.decoded_bytes > machine.memory_bytes
         return held
 
@@ -185,7 +187,8 @@ class _Run:
         begin_fetch = self.asked[max(0, step - ahead)]
         due = deadline(self.asked[step], self.own_s, 0)
         fetched, slow = self._fetch(step, begin_fetch, requests, slack(due, begin_fetch, of.cost.parallel_s))
-        place = self.asked[max(0, step - min(int(self.held.batches), ahead))]
+        epoch_began = step - step % job.epoch_steps if job.epoch_steps else 0
+        place = self.asked[max(epoch_began, step - min(int(self.held.batches), ahead))]
         memory = self.freed[step - self.buffers] if step >= self.buffers else np.zeros(job.ranks)
         begin = np.maximum.reduce([fetched, place, memory, self.decoded])
         # Batches ahead are few because the pace allows no more, or because the memory does not hold them.

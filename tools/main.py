@@ -16,6 +16,7 @@ from ..bench.main import app as bench_app
 from ..formats import UsageError
 from .console import report, run_app, say
 from .doctor import doctor_command
+from .estimate import estimate_command
 from .explain import explain_command
 from .plan import plan_command
 from .replay import replay_command
@@ -124,6 +125,13 @@ app.command(
     "that asks for batches; where it runs ahead of its device, they may be hidden.",
     epilog="Examples: headway explain runs/7 · headway explain runs/7 --json · headway explain --schema",
 )(explain_command)
+app.command(
+    "estimate",
+    help="Predict what a job of up to thousands of ranks gets out of its input: throughput, stalls, what binds it, memory, "
+    "cache. Measures what a batch costs here (under a minute), then simulates the shipped scheduler.",
+    epilog="Example: headway estimate sets/mini --ranks 256 --gpus-per-node 8 --step-ms 180 --items 2000000 --store s3 --latency "
+    "30:400 --bandwidth 3",
+)(estimate_command)
 app.add_typer(bench_app, name="bench")
 
 

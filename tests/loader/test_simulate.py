@@ -150,6 +150,12 @@ def test_a_thousand_ranks_over_a_billion_items() -> None:
     assert found.samples_per_s == pytest.approx(4096 / 0.2, rel=0.05)
 
 
+def test_the_first_batch_of_an_epoch_is_waited_for() -> None:
+    """Every tenth step waits for a whole batch, 20 ms with four threads."""
+    found = simulate(scenario(job=Job(step_s=0.1, epoch_steps=10)), steps=550)
+    assert found.stall_share == near(0.02 / (10 * 0.1 + 0.02))
+
+
 def test_jobs_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="do not fill nodes"):
         Job(ranks=10, ranks_per_node=4)
