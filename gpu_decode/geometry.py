@@ -8,13 +8,23 @@ tensor operations in float64 (points: float32), on whatever device the batch is.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
 
 from ..formats import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, UsageError
 
-__all__ = ["affine_inverse", "boxes_to_ego", "point_samples", "points_to_image", "reference_pose", "sensor_mount", "transform"]
+__all__ = [
+    "affine_inverse",
+    "boxes_to_ego",
+    "point_samples",
+    "points_to_image",
+    "reference_pose",
+    "sensor_mount",
+    "sum_of_products",
+    "transform",
+]
 
 Entry = dict[str, Any]  # Any: one field of a batch, see loader.batch
 
@@ -48,14 +58,8 @@ def transform(batch: dict[str, Any], matrix: torch.Tensor) -> dict[str, Any]:  #
 
 def affine_inverse(matrix: torch.Tensor) -> torch.Tensor:
     """Return the inverses of (…, 4, 4) affine matrices; all-zero ones, which stand for what is absent, stay zero."""
-    there = matrix[..., 3, 3] != 0
-    linear = torch.where(there[..., None, None], matrix[..., :3, :3], torch.eye(3, dtype=matrix.dtype, device=matrix.device))
-    back = torch.linalg.inv(linear)
-    inverse = torch.zeros_like(matrix)
-    inverse[..., :3, :3] = back
-    inverse[..., :3, 3] = -(back @ matrix[..., :3, 3:])[..., 0]
-    inverse[..., 3, 3] = 1
-    return inverse * there[..., None, None]
+    there = (matrix[..., 3, 3] != 0)[..., None, None]
+    return torch.linalg.inv(torch.where(there, matrix, torch.eye(4, dtype=matrix.dtype, device=matrix.device))) * there
 
 
 def points_to_image(batch: dict[str, Any], *, points: str = "LIDAR_TOP", images: str = "camera") -> torch.Tensor:  # Any: as above
@@ -164,19 +168,42 @@ def _move_points(name: str, entry: Entry, matrix: torch.Tensor) -> None:
     columns: list[str] = entry["columns"]
     if not {"x", "y", "z"} <= set(columns):
         raise UsageError(f"points {name!r} have no columns x, y and z to move, only {', '.join(columns)}; leave that sensor out")
-    sweep, _ = point_samples(entry, len(matrix))
     points = entry["points"].clone()
-    linear = per_sweep[:, :3, :3].to(points.dtype)[sweep]
+    linear, shift = per_sweep[:, :3, :3].to(points.dtype), per_sweep[:, :3, 3].to(points.dtype)
     places = [columns.index(axis) for axis in "xyz"]
     # As a view where they lie side by side, as they do nearly everywhere: gathering columns costs more than the arithmetic.
     at_xyz = slice(places[0], places[0] + 3) if places == list(range(places[0], places[0] + 3)) else places
-    points[:, at_xyz] = _rows_turned(linear, points[:, at_xyz]) + per_sweep[:, :3, 3].to(points.dtype)[sweep]
+    _move_rows(points, at_xyz, linear, shift, entry)
     for names in _VELOCITIES:
         present = [axis for axis, each in enumerate(names) if each in columns]
         if len(present) >= 2:
             at = [columns.index(names[axis]) for axis in present]
-            points[:, at] = _rows_turned(linear[:, present][:, :, present], points[:, at])
+            _move_rows(points, at, linear[:, present][:, :, present], torch.zeros_like(shift[:, present]), entry)
     entry["points"] = points
+
+
+def _move_rows(points: torch.Tensor, at: slice | list[int], linear: torch.Tensor, shift: torch.Tensor, entry: Entry) -> None:
+    """Replace columns `at` of packed points by linear · row + shift, (sweeps, k, k) and (sweeps, k).
+
+    By products and sums of whole columns: a matrix product may round by where the points lie, and a sample would then depend on
+    the batch that it came in.
+    """
+    if points.device.type == "cpu":
+        # Sweep by sweep, because a matrix a point is more memory than the points. On a GPU the offsets are not at hand.
+        for sweep, (begin, end) in enumerate(pairwise(entry["offsets"].tolist())):
+            rows = points[begin:end, at].T.contiguous()
+            points[begin:end, at] = sum_of_products(linear[sweep, ..., None], rows, shift[sweep, :, None]).T
+    else:
+        sweeps, _ = point_samples(entry, len(linear))
+        points[:, at] = sum_of_products(linear[sweeps].permute(1, 2, 0), points[:, at].T, shift[sweeps].T).T
+
+
+def sum_of_products(linear: torch.Tensor, rows: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+    """Return linear (k, k, 1 or n) · rows (k, n) + shift (k, 1 or n)."""
+    total = linear[:, 0] * rows[0]
+    for column in range(1, len(rows)):
+        total += linear[:, column] * rows[column]
+    return total.add_(shift)
 
 
 def _move_boxes(entry: Entry, matrix: torch.Tensor) -> None:
@@ -218,11 +245,6 @@ def _follow(entry: Entry, column: str, matrix: torch.Tensor, *, left: bool) -> N
         poses: torch.Tensor = entry[column]
         each = matrix.reshape(len(matrix), *(1,) * (poses.dim() - 3), 4, 4)
         entry[column] = each @ poses if left else poses @ each
-
-
-def _rows_turned(linear: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return linear (n, k, k) · rows (n, k)."""
-    return torch.einsum("nij,nj->ni", linear, rows)
 
 
 def _turned(linear: torch.Tensor, velocity: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headway.formats import UsageError
 from headway.gpu_decode import FlipBev, Policy, RotateBev, ScaleBev, TranslateBev, boxes_to_ego, points_to_image
 from headway.gpu_decode.bev import BevOp
-from headway.gpu_decode.geometry import affine_inverse, transform
+from headway.gpu_decode.geometry import affine_inverse, sum_of_products, transform
 from headway.loader.batch import Batch
 from tests.gpu_decode.scenes import scene
 
@@ -208,3 +208,14 @@ def test_the_given_batch_is_not_changed() -> None:
 def test_inverses_of_affines() -> None:
     matrix = scene()["ego"]["ego_to_world"]
     np.testing.assert_allclose((affine_inverse(matrix) @ matrix).numpy(), np.broadcast_to(np.eye(4), matrix.shape), atol=1e-9)
+
+
+def test_points_move_alike_sweep_by_sweep_and_all_at_once() -> None:
+    """Sweep by sweep is the CPU's way, a matrix a point the GPU's; both give the same bits wherever a sweep lies in its batch."""
+    rng = np.random.default_rng(0)
+    linear, shift = (torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for shape in ((2, 3, 3), (2, 3)))
+    rows = torch.from_numpy(rng.normal(scale=30, size=(3, 1001)).astype(np.float32))
+    sweep = torch.arange(1001) // 501
+    whole = sum_of_products(linear[sweep].permute(1, 2, 0), rows, shift[sweep].T)
+    for at, part in enumerate((slice(0, 501), slice(501, 1001))):
+        assert torch.equal(sum_of_products(linear[at, ..., None], rows[:, part].contiguous(), shift[at, :, None]), whole[:, part])
