@@ -7,29 +7,42 @@ Without files, pictures of every common coding are made. No figure of a GPU come
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
+import torch
 from numpy.typing import NDArray
 
 from ..formats import DecodeError
 from ..formats.image_header import image_size
 from ..formats.integrity import payload_hash
-from ..gpu_decode import ResizeCropFlip, capabilities, choose_decoder
+from ..gpu_decode import RECIPES, PhotometricDistortion, Policy, ResizeCropFlip, capabilities, choose_decoder
 from ..gpu_decode.handover import why_not
+from ..loader.batch import Batch
 from ..loader.decode import BROKEN, Decoder, ImageJobs, PortableDecoder
 from ..loader.draws import key
 from ..loader.images import Images
 from .result import Value
+from .workloads import jpeg, workload
 
-__all__ = ["cost_of_policy", "find_images", "made_images", "measure_equality", "measure_speed", "usable_decoders"]
+__all__ = [
+    "camera_images",
+    "cost_of_policy",
+    "find_images",
+    "made_images",
+    "measure_equality",
+    "measure_speed",
+    "usable_decoders",
+]
 
 Row = dict[str, Value]
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".mpo")
+_SAMPLES, _CAMERAS = 4, 6
 
 
 def find_images(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -121,72 +134,59 @@ def measure_speed(
     for name, decoder in decoders.items():
         decoder.start(1)
         jobs = _jobs(data, ["jpeg"] * batch, look, affine)
-        times = [_timed(decoder, jobs) for _ in range(repeats + 1)][1:]
+        times = [_timed(partial(decoder.decode, jobs)) for _ in range(repeats + 1)][1:]
         rows.append({"decoder": name, "batch": batch, "images_per_s": round(batch / min(times), 1), "threads": 1})
     return rows
 
 
+def camera_images() -> dict[str, bytes]:
+    """Return the images of four samples of W1, 1600 × 900."""
+    load = workload("W1")
+    return {f"W1 {index}": jpeg(load, index) for index in range(_SAMPLES * _CAMERAS)}
+
+
 def cost_of_policy(images: dict[str, bytes], *, size: tuple[int, int], repeats: int, decoder: str = "auto") -> list[Row]:
-    """Return what the BEVDet-r50 policy adds to plain decoding of six images and a sweep; photometric distortion apart.
+    """Return what the BEVDet-r50 policy adds to plain decoding of a batch of four samples; photometric distortion apart.
 
-    Plain is the fitted crop with normalised float32 out. The policy draws an affine with rotation, and moves points and poses.
+    A sample is six images and a sweep. Plain is the fitted crop with normalised float32 out. The policy draws an affine with
+    rotation for each image, and moves points and poses. CPU seconds of one thread, medians of interleaved laps.
     """
-    import torch
-
-    from ..gpu_decode import PhotometricDistortion, Policy
-    from ..gpu_decode.policy import RECIPES
-    from ..loader.batch import Batch
-
     chosen = [data for data in images.values() if not why_not(data, "jpeg")]
     if not chosen:
         return []
-    data = [chosen[at % len(chosen)] for at in range(6)]
+    count = _SAMPLES * _CAMERAS
+    data = [chosen[at % len(chosen)] for at in range(count)]
     source = np.array([image_size(each, "jpeg") for each in data])
     look = Images("*", size=size, dtype="float32", mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375))
     fitted = np.stack([look.affine(*each) for each in source.tolist()])
-    drawn = ResizeCropFlip().affines(fitted, source=source, target=size, keys=key(0, 0, np.arange(6), 0, "bench"))
+    drawn = ResizeCropFlip().affines(fitted, source=source, target=size, keys=key(0, 0, np.arange(count), 0, "bench"))
     worker = choose_decoder(decoder)
     worker.start(1)
-    eye = torch.eye(4, dtype=torch.float64)
-    rng = np.random.default_rng(0)
-    batch = Batch(
-        LIDAR_TOP={
-            "points": torch.from_numpy(rng.normal(scale=20, size=(34_000, 5)).astype(np.float32)),
-            "offsets": torch.tensor([0, 34_000]),
-            "columns": ["x", "y", "z", "intensity", "ring"],
-            "coordinates": "sensor",
-            "sensor_to_ego": eye[None, None],
-            "ego_to_world": eye[None, None],
-            "stamp": torch.zeros(1, 1, dtype=torch.int64),
-            "mask": torch.ones(1, 1, dtype=torch.bool),
-        },
-        camera={
-            "image": torch.from_numpy(rng.integers(0, 256, (1, 1, 6, 3, *size)).astype(np.uint8)),
-            "sensor_to_ego": eye.expand(1, 1, 6, 4, 4),
-            "ego_to_world": eye.expand(1, 1, 6, 4, 4),
-            "mask": torch.ones(1, 1, 6, dtype=torch.bool),
-        },
-        valid=torch.ones(1, dtype=torch.bool),
-        stamp=torch.zeros(1, dtype=torch.int64),
-        state={"seed": 0},
-        **{name: torch.tensor([value]) for name, value in {"id": 3, "replaced": -1, "occurrence": 0, "epoch": 0}.items()},
-    )
+    batch = _scene(size)
     recipe = RECIPES["bevdet-r50"]
     scene = Policy(tuple(op for op in recipe.ops if not hasattr(op, "finish")))  # the decoder normalises
     colour = Policy((PhotometricDistortion(probability=1.0),))
-    plain_jobs, drawn_jobs = (_jobs(data, ["jpeg"] * 6, look, affine[:, :2]) for affine in (fitted, drawn))
-    times: dict[str, list[float]] = {"plain decode": [], "drawn affine": [], "scene": [], "photometric distortion": []}
-    for _ in range(repeats + 1):  # in turn, so that a change of load meets all of them
-        times["plain decode"].append(_timed(worker, plain_jobs))
-        times["drawn affine"].append(_timed(worker, drawn_jobs))
-        for name, policy in (("scene", scene), ("photometric distortion", colour)):
-            started = time.perf_counter()
-            policy.augment(batch)
-            times[name].append(time.perf_counter() - started)
-    best = {name: min(each[1:]) for name, each in times.items()}
-    plain = best["plain decode"]
-    total = best["drawn affine"] + best["scene"]
-    rows: list[Row] = [{"what": name, "ms_a_sample": round(each * 1e3, 2)} for name, each in best.items()]
+    plain_jobs, drawn_jobs = (_jobs(data, ["jpeg"] * count, look, affine[:, :2]) for affine in (fitted, drawn))
+    work: dict[str, Callable[[], object]] = {
+        "plain decode": partial(worker.decode, plain_jobs),
+        "drawn affine": partial(worker.decode, drawn_jobs),
+        "scene": partial(scene.augment, batch),
+        "photometric distortion": partial(colour.augment, batch),
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for each in work.values():
+            each()
+        # In turn, so that a change of load meets all of them.
+        laps = [[_timed(each, time.process_time) for each in work.values()] for _ in range(repeats)]
+    finally:
+        torch.set_num_threads(threads)
+    took = np.median(np.array(laps), 0) / _SAMPLES
+    rows: list[Row] = [
+        {"what": name, "ms_a_sample": round(float(each) * 1e3, 2)} for name, each in zip(work, took.tolist(), strict=True)
+    ]
+    plain, total = float(took[0]), float(took[1] + took[2])
     rows.append(
         {"what": "bevdet-r50 over plain", "ms_a_sample": round(total * 1e3, 2), "share_over_plain": round(total / plain - 1, 3)}
     )
@@ -214,7 +214,38 @@ def _decoded(
     return status, jobs.out[0], jobs.messages.get(0, "")
 
 
-def _timed(decoder: Decoder, jobs: ImageJobs) -> float:
-    started = time.perf_counter()
-    decoder.decode(jobs)
-    return time.perf_counter() - started
+def _scene(size: tuple[int, int]) -> Batch:
+    """Return a batch as the loader gives it: a sweep of 34,000 points and six images a sample."""
+    eye, rng = torch.eye(4, dtype=torch.float64), np.random.default_rng(0)
+    points = 34_000
+    return Batch(
+        LIDAR_TOP={
+            "points": torch.from_numpy(rng.normal(scale=20, size=(_SAMPLES * points, 5)).astype(np.float32)),
+            "offsets": torch.arange(_SAMPLES + 1) * points,
+            "columns": ["x", "y", "z", "intensity", "ring"],
+            "coordinates": "sensor",
+            "sensor_to_ego": eye.repeat(_SAMPLES, 1, 1, 1),
+            "ego_to_world": eye.repeat(_SAMPLES, 1, 1, 1),
+            "stamp": torch.zeros(_SAMPLES, 1, dtype=torch.int64),
+            "mask": torch.ones(_SAMPLES, 1, dtype=torch.bool),
+        },
+        camera={
+            "image": torch.from_numpy(rng.integers(0, 256, (_SAMPLES, 1, _CAMERAS, 3, *size)).astype(np.uint8)),
+            "sensor_to_ego": eye.repeat(_SAMPLES, 1, _CAMERAS, 1, 1),
+            "ego_to_world": eye.repeat(_SAMPLES, 1, _CAMERAS, 1, 1),
+            "mask": torch.ones(_SAMPLES, 1, _CAMERAS, dtype=torch.bool),
+        },
+        valid=torch.ones(_SAMPLES, dtype=torch.bool),
+        stamp=torch.zeros(_SAMPLES, dtype=torch.int64),
+        state={"seed": 0},
+        id=torch.arange(_SAMPLES),
+        replaced=torch.full((_SAMPLES,), -1),
+        occurrence=torch.zeros(_SAMPLES, dtype=torch.int64),
+        epoch=torch.zeros(_SAMPLES, dtype=torch.int64),
+    )
+
+
+def _timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    started = clock()
+    work()
+    return clock() - started
