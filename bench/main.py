@@ -202,7 +202,15 @@ def _decode(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON result instead of the tables.")] = False,
 ) -> None:
     from ..gpu_decode import capabilities
-    from .decode import cost_of_policy, find_images, made_images, measure_equality, measure_speed, usable_decoders
+    from .decode import (
+        camera_images,
+        cost_of_policy,
+        find_images,
+        made_images,
+        measure_equality,
+        measure_speed,
+        usable_decoders,
+    )
     from .machine import NoiseMeter
     from .result import Result, Value, write_result
 
@@ -212,7 +220,7 @@ def _decode(
     with NoiseMeter() as meter:
         equality = measure_equality(images, decoders, size=size)
         speed = measure_speed(images, decoders, size=size, batch=6, repeats=repeats)
-        policy = cost_of_policy(images, size=size, repeats=repeats)
+        policy = cost_of_policy(images if paths else camera_images(), size=size, repeats=repeats)
     able: list[dict[str, Value]] = [{"name": each.name, "usable": each.usable, "why": each.why} for each in capabilities()]
     if as_json:
         rows = [
@@ -238,7 +246,7 @@ def _decode(
         say(f"{row['decoder']:<18} {row['images_per_s']:>8} images/s on one thread, batches of {row['batch']} at {image}")
     for row in policy:
         share = f"  ({float(str(row['share_over_plain'])):+.1%} over plain decode)" if "share_over_plain" in row else ""
-        say(f"{row['what']:<26} {row['ms_a_sample']:>8} ms a sample of 6 images and a sweep{share}")
+        say(f"{row['what']:<26} {row['ms_a_sample']:>8} CPU ms a sample of 6 images and a sweep{share}")
 
 
 @app.command(
