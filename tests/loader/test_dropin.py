@@ -56,6 +56,16 @@ def doubled(items: list[Any]) -> list[Any]:
     return [item * 2 for item in items]
 
 
+def uncollated(items: list[Any]) -> Any:
+    if len(items) == 4:
+        raise KeyError("these do not go together")
+    return items
+
+
+def no_worker(number: int) -> None:
+    raise OSError(f"worker {number} finds no disk")
+
+
 DATASETS: dict[str, Callable[[], Any]] = {
     "ints": lambda: Mapped(int),
     "list": lambda: list(range(9)),
@@ -86,6 +96,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sampler": {"batch_size": 2, "sampler": [3, 1, 2]},
     "batch sampler": {"batch_sampler": [[0, 1], [4], [2, 3]]},
     "collate": {"batch_size": 2, "collate_fn": doubled},
+    "bad collate": {"batch_size": 4, "collate_fn": uncollated},
     "zero batch": {"batch_size": 0},
     "both": {"shuffle": True, "sampler": [1, 2]},
     "no drop": {"batch_size": None, "drop_last": True},
@@ -166,6 +177,37 @@ def test_an_error_in_a_worker_keeps_its_traceback() -> None:
         next(iterator)
     # Read to its end: torch's workers take seconds to be reaped after an error that nobody went on from.
     assert [batch.tolist() for batch in iterator] == [[6, 7, 8], [9, 10]]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize(("options", "kind"), [({"worker_init_fn": no_worker}, OSError), ({"collate_fn": uncollated}, KeyError)])
+def test_errors_of_users_functions_in_workers_are_torchs(options: dict[str, Any], kind: type[Exception]) -> None:
+    said = []
+    for loader_class in (DataLoader, TorchLoader):
+        with pytest.raises(kind) as caught:
+            list(loader_class(Mapped(int), 4, num_workers=1, **options))
+        lines = str(caught.value).splitlines()
+        said.append((lines[0], lines[-1]))
+    assert said[0] == said[1]
+
+
+def test_an_interrupted_iterator_goes_on_as_torchs_does() -> None:
+    rests = []
+    for loader_class in (DataLoader, TorchLoader):
+        waiting = iter([KeyboardInterrupt()])
+
+        def interrupted(index: int, waiting: Iterator[KeyboardInterrupt] = waiting) -> int:
+            if index == 3 and (interrupt := next(waiting, None)) is not None:
+                raise interrupt
+            return index
+
+        iterator = iter(loader_class(Mapped(interrupted, 8), 2))
+        next(iterator)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        rests.append([batch.tolist() for batch in iterator])
+    assert rests[0] == rests[1] == [[4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("options", [{"options": LoaderOptions(seed=5)}, {"decoder": object()}])
