@@ -66,6 +66,7 @@ def capabilities() -> tuple[Capability, ...]:
         rows.append(Capability(f"{name}-cpu", not reason, reason or f"{package} without a GPU; slower than 'native'"))
     missing = "" if _installed("torchvision") else "not installed: pip install torchvision, a CUDA build"
     rows.append(Capability("torchvision-cuda", not (gpu or missing), missing or gpu or "nvJPEG through torchvision"))
+    rows.append(_triton(gpu))
     core = "" if kernel.available() else "the native core is not built; reinstall headway with a compiler and libjpeg"
     rows.append(Capability("native", not core, core or "libjpeg-turbo in threads of our own"))
     rows.append(Capability("portable", True, "simplejpeg and OpenCV"))
@@ -77,6 +78,21 @@ def _gpu() -> str:
     if torch.version.cuda is None:
         return f"this torch ({torch.__version__}) is built without CUDA"
     return "" if torch.cuda.is_available() else "torch sees no CUDA device: no driver, or none visible"
+
+
+def _triton(gpu: str) -> Capability:
+    """Return what the fused resampling kernel can be run with; it is no decoder."""
+    if not _installed("triton"):
+        return Capability("triton", False, "not installed: pip install 'headway[triton]'; plain torch does the same")
+    if gpu:
+        return Capability("triton", False, f"{gpu}; plain torch does the same")
+    from .fused import kernel as fused_kernel
+
+    try:
+        fused_kernel()
+    except (HeadwayError, ImportError, OSError, RuntimeError) as error:
+        return Capability("triton", False, f"{type(error).__name__}: {error}; plain torch does the same")
+    return Capability("triton", True, "resampling and normalisation in one kernel")
 
 
 def _installed(package: str) -> bool:

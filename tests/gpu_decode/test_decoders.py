@@ -263,6 +263,8 @@ def test_the_probe_says_of_each_why_or_what() -> None:
     found = capabilities()
     assert all(isinstance(each, Capability) and each.why for each in found)
     assert found[-1].usable
+    triton = next(each for each in found if each.name == "triton")
+    assert triton.usable or "plain torch does the same" in triton.why
     assert choose_decoder("auto").name in ("native", "portable") or torch.cuda.is_available()
     with pytest.raises(UsageError, match="there is no decoder 'gpu9'"):
         choose_decoder("gpu9")
