@@ -5,16 +5,18 @@ Light and dark follow the reader's system; printing gives black on white. Everyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 __all__ = ["bars", "line_plot", "page", "render", "section_of"]
 
+_WIDE, _FEW = 8, 6
+"""A table with more columns than this and no more rows than that is turned."""
+
 _STYLE = """
 :root{--ink:#1b1f24;--soft:#5b6470;--paper:#fff;--line:#d8dde3;--accent:#0b6bcb;--other:#8a94a0;--bad:#b3261e}
 @media(prefers-color-scheme:dark){:root{--ink:#e8ebee;--soft:#9aa4af;--paper:#15181c;--line:#343a42;--accent:#58a6ff;--other:#7d8792;--bad:#ff7b72}}
-@media print{:root{--ink:#000;--soft:#444;--paper:#fff;--line:#bbb;--accent:#000;--other:#777;--bad:#000}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0 0 .25rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}p.lead{font-size:1.1rem}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
@@ -22,6 +24,8 @@ th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right}
 th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--soft)}
 svg{width:100%;height:auto}svg text{fill:var(--ink);font:12px system-ui,sans-serif}svg .soft{fill:var(--soft)}
 .note{color:var(--soft)}.bad{color:var(--bad)}section{break-inside:avoid}
+@media print{:root{--ink:#000;--soft:#444;--paper:#fff;--line:#bbb;--accent:#000;--other:#777;--bad:#000}}
+@media print{body{margin:0;max-width:none;font-size:11px}table{font-size:9px}th,td{padding:.15rem .3rem}}
 """
 
 
@@ -189,12 +193,10 @@ def _condition_tables(result: Mapping[str, Any]) -> list[str]:
     sections = []
     stages = conditions.get("stages")
     if stages and _is_table(stages):
-        rates = [
-            (row.get("stage") or row.get("what"), row.get("samples_per_s_alone") or row.get("samples_per_s")) for row in stages
-        ]
-        rates.append(("measured", (result.get("summary") or {}).get("samples_per_s")))
-        shown = [_plain(str(name), rate) for name, rate in rates if rate]
-        sections.append(bars("What each stage alone would allow", shown, unit="samples/s", strong="measured"))
+        measured = (result.get("summary") or {}).get("samples_per_s")
+        rates = {str(row.get("stage") or row.get("what")): row.get("samples_per_s_alone") for row in stages}
+        shown = [_plain(name, 100 * measured / rate) for name, rate in rates.items() if rate and measured]
+        sections.append(bars("How much of each limit was reached", shown, unit="%"))
     return sections + [_table(key.capitalize(), value) for key, value in conditions.items() if _is_table(value)]
 
 
@@ -206,11 +208,20 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    if len(columns) > _WIDE and len(rows) <= _FEW:  # stands better than it lies, above all on paper
+        return _table(
+            title,
+            [{"": name.replace("_", " "), **_numbered(row.get(name) for row in rows)} for name in columns],
+        )
     head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_number(row.get(column)))}</td>" for column in columns) + "</tr>" for row in rows
     )
     return f'<h2>{escape(title)}</h2><div style="overflow-x:auto"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _numbered(values: Iterable[object]) -> dict[str, object]:
+    return {str(number): value for number, value in enumerate(values, 1)}
 
 
 def _number(value: object) -> str:

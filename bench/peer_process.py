@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,9 +23,11 @@ Figures = dict[str, float]
 
 def run_in(python: Path, module: str, task: Mapping[str, Any], log: Path, *, limit_s: float) -> dict[str, Any]:
     """Run `peers.<module>` with a task; return its figures and peak memory, or {"error": why} where it gave none."""
+    # headway's rows run in this process's environment, others' in theirs alone.
+    here = [os.environ["PYTHONPATH"]] if python == Path(sys.executable) and "PYTHONPATH" in os.environ else []
     environment = {
         **os.environ,
-        "PYTHONPATH": str(peer_path()),
+        "PYTHONPATH": os.pathsep.join([str(peer_path()), *here]),
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",

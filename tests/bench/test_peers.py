@@ -13,7 +13,8 @@ import pytest
 
 from headway.bench.make_data import make_data
 from headway.bench.peer_environment import peer_path
-from headway.bench.peer_rounds import PeerBench, PeerRow
+from headway.bench.peer_resume import measure_peers_resume, peers_with_state
+from headway.bench.peer_rounds import PeerBench, PeerRow, PeerStore
 from headway.bench.peers.contract import Run
 from headway.bench.peers.registry import PEERS, load_peer
 from headway.bench.peers.samples import BATCH, Stored, check, shuffled_batches
@@ -110,3 +111,34 @@ def test_shuffled_batches_hold_every_whole_batch_once() -> None:
     batches = shuffled_batches(103, 10, seed=3)
     assert len(batches) == 10
     assert len(np.unique(np.concatenate(batches))) == 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["headway"])
+def test_a_state_noted_in_one_process_goes_on_exactly_in_another(small: dict[str, Path], tmp_path: Path, name: str) -> None:
+    store = PeerStore("W3", small["W3"], tmp_path)
+    peer = load_peer(name)
+    store.pack(peer)
+    task = {"do": "note", "places": [0, 1], "batches": 3, "states": str(tmp_path)}
+    noted = store.run(peer, task, limit_s=60, module="measure_resume")
+    restore = {"do": "restore", "state": str(tmp_path / "1.pt"), "batches": 3}
+    found = store.run(peer, restore, limit_s=60, module="measure_resume")
+    assert found["prints"] == noted["prints"][1]
+    assert noted["prints"][0][1:] == noted["prints"][1][:2]
+    assert found["first_batch_s"] > 0
+
+
+def test_resume_is_compared_over_trajectories_and_with_those_that_keep_a_state(small: dict[str, Path], tmp_path: Path) -> None:
+    assert {"headway", "torchdata-stateful", "mosaicml-streaming", "litdata", "energon", "grain"} <= set(peers_with_state())
+    with pytest.raises(UsageError, match="is W2"):
+        measure_peers_resume(["headway"], small["W2"], tmp_path)
+    with pytest.raises(UsageError, match="torch keep no state"):
+        measure_peers_resume(["torch"], small["W3"], tmp_path)
+
+
+def test_a_peer_that_fails_or_hangs_is_reported_and_leaves_nothing(small: dict[str, Path], tmp_path: Path) -> None:
+    store = PeerStore("W3", small["W3"], tmp_path)
+    failed = store.run(load_peer("headway"), {"do": "measure", "setting": {"nope": 1}, "seconds": 1}, limit_s=60)
+    assert "nope" in failed["error"]
+    hung = store.run(load_peer("headway"), {"do": "measure", "setting": {"threads": 1}, "seconds": 1}, limit_s=0.0)
+    assert hung == {"error": "gave no figures within 0 s"}

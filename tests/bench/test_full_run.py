@@ -1,0 +1,57 @@
+"""The whole run: parts kept as they are done, what is there not run again, a limit that leaves parts out and says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.bench.full_run import FullOptions, FullRun, Sizes
+from headway.bench.result import read_result
+
+SIZES = Sizes(
+    samples={"W3": 600, "W1": 4}, seconds=0.2, rounds=1, node_s=0.5, startup_items=(1000,), resume_batches=2
+)  # fmt: skip
+
+
+def _run(folder: Path, limit_s: float | None = None) -> FullRun:
+    return FullRun(FullOptions(out=folder / "out", cache=folder / "cache", peers="torch", limit_s=limit_s, sizes=SIZES))
+
+
+def test_every_kind_of_bench_is_a_part(tmp_path: Path) -> None:
+    run = FullRun(FullOptions(out=tmp_path, cache=tmp_path, sizes=Sizes.full()))
+    names = [part.name for part in run.parts()]
+    assert len(set(names)) == len(names)
+    wanted = {"limits-W1", "node-1", "node-2", "node-4", "consumer", "startup", "resume", "resume-W1"}
+    assert wanted | {f"peers-W{number}" for number in (1, 2, 3, 4)} <= set(names)
+    commands = {part.arguments[0] for part in run.parts()}
+    assert commands == {"limits", "node", "consumer", "startup", "resume", "peers"}
+
+
+def test_parts_that_are_there_stay_and_a_limit_leaves_the_rest_out(tmp_path: Path) -> None:
+    run = _run(tmp_path, limit_s=0.0)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "node-1.json").write_text("kept")
+    states = run.run()
+    assert states["node-1"] == {"state": "there already"}
+    assert {state["state"] for name, state in states.items() if name != "node-1"} == {"left out: the time limit was reached"}
+    assert (out / "node-1.json").read_text() == "kept"
+    assert json.loads((out / "full.json").read_text()) == states
+
+
+@pytest.mark.slow
+def test_a_part_that_fails_says_why_and_one_that_works_is_kept(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    work, fail = (next(part for part in run.parts() if part.name == name) for name in ("startup", "node-1"))
+    run.parts = lambda: [fail, work]  # type: ignore[method-assign]  # two parts in place of minutes of them
+    states = run.run()
+    assert states["node-1"]["state"] == "failed"
+    assert "W1-4" in states["node-1"]["why"]  # the set was not made
+    assert states["startup"]["state"] == "done"
+    rows = read_result(tmp_path / "out" / "startup.json")["rows"]
+    assert isinstance(rows, list)
+    assert {row["items"] for row in rows} == {1000}
+    assert (tmp_path / "out" / "node-1.log").exists()
+    assert not (tmp_path / "out" / "startup.log").exists()
