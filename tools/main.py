@@ -21,6 +21,7 @@ from .explain import explain_command
 from .plan import plan_command
 from .replay import replay_command
 from .set_commands import register
+from .tune import tune_command
 from .top import top_command
 
 __all__ = ["app", "main"]
@@ -132,6 +133,12 @@ app.command(
     epilog="Example: headway estimate sets/mini --ranks 256 --gpus-per-node 8 --step-ms 180 --items 2000000 --store s3 --latency "
     "30:400 --bandwidth 3",
 )(estimate_command)
+app.command(
+    "tune",
+    help="Try on a sample of the set, on this node, what each knob gives and costs: image size and points codec at pack time, "
+    "decode threads, blocks shuffled together.",
+    epilog="Example: headway tune sets/mini --step-ms 180 --image 256x704",
+)(tune_command)
 app.add_typer(bench_app, name="bench")
 
 
