@@ -1,4 +1,4 @@
-"""Hashes that keep a flipped bit from being read as data, and the files written and mapped under them.
+"""Hashes that keep a flipped bit from being read as data, and files mapped under them (`hashed_writer` writes them).
 
 A payload has an xxh3-64 of its own, compared on the very buffer that is handed out, each time. The file that holds index
 and columns has one xxh3-64 per 64 KiB chunk, compared when a byte of the chunk is first needed. Every file has a SHA-256.
@@ -8,12 +8,10 @@ xxh3 finds damage, not tampering; against tampering pin the manifest's digest (`
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import mmap
 import os
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 
 from .errors import CorruptShard
 
-__all__ = ["CHUNK", "ChunkedFile", "HashedWriter", "MappedFile", "chunk_sums", "payload_hash"]
+__all__ = ["CHUNK", "ChunkedFile", "MappedFile", "chunk_sums", "payload_hash"]
 
 # 64 KiB: one chunk hash costs about 3 µs, and a set's sums stay at 1/8192 of its bytes.
 CHUNK: Final = 1 << 16
@@ -42,90 +40,6 @@ def chunk_sums(data: bytes | bytearray | memoryview) -> bytes:
     view = memoryview(data)
     sums = [payload_hash(view[start : start + CHUNK]) for start in range(0, len(view), CHUNK)]
     return np.array(sums, "<u8").tobytes()
-
-
-class HashedWriter:
-    """A new file that knows the SHA-256 and chunk sums of what was written; `close` makes it durable."""
-
-    def __init__(self, path: Path, *, sums: bool = False) -> None:
-        self.path = path
-        self.bytes = 0
-        self.closed = False
-        self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115  lives as long as the writer
-        self._sha = hashlib.sha256()
-        self._sums: list[int] | None = [] if sums else None
-        self._chunk = xxhash.xxh3_64()  # of the chunk begun, of which _filled bytes are there
-        self._filled = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Append `data` and return its length in bytes."""
-        view = memoryview(data).cast("B")
-        self._file.write(view)
-        self._sha.update(view)
-        self.bytes += len(view)
-        if self._sums is not None:
-            self._add_sums(view)
-        return len(view)
-
-    def flush(self) -> None:
-        """Hand buffered bytes to the system."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Flush, fsync and close; a second call does nothing."""
-        if self.closed:
-            return
-        self.closed = True
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
-
-    def discard(self) -> None:
-        """Close without syncing and remove the file."""
-        self.closed = True
-        try:
-            self._file.close()
-        finally:
-            self.path.unlink(missing_ok=True)
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of everything written so far, 64 hex digits."""
-        return self._sha.hexdigest()
-
-    @property
-    def sums(self) -> bytes:
-        """Chunk sums of everything written so far."""
-        assert self._sums is not None
-        last = [self._chunk.intdigest()] if self._filled else []
-        return np.array(self._sums + last, "<u8").tobytes()
-
-    def _add_sums(self, view: memoryview) -> None:
-        assert self._sums is not None
-        if self._filled:
-            need = CHUNK - self._filled
-            self._chunk.update(view[:need])
-            self._filled += min(need, len(view))
-            view = view[need:]
-            if self._filled < CHUNK:
-                return
-            self._sums.append(self._chunk.intdigest())
-            self._chunk.reset()
-        whole = len(view) // CHUNK * CHUNK
-        self._sums.extend(payload_hash(view[start : start + CHUNK]) for start in range(0, whole, CHUNK))
-        self._filled = len(view) - whole
-        self._chunk.update(view[whole:])
-
-    def __enter__(self) -> HashedWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
 
 
 class MappedFile:

@@ -11,7 +11,7 @@ from pathlib import Path
 from .convert import copy_attachments
 from .download import local_set
 from .errors import CorruptShard, UsageError
-from .integrity import HashedWriter
+from .hashed_writer import HashedWriter
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import Drive, Manifest, SensorStats, Shard
 from .pack_options import Progress

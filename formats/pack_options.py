@@ -39,7 +39,8 @@ class PackOptions:
     shard_bytes: int = 256_000_000
     """Aim for the size of one data file, by source bytes. Smaller ones suit small sets and object stores' caches."""
     workers: int | None = None
-    """Pack worker processes; None: one per core this process may use; 1: none, work is done here. Bytes do not depend on it."""
+    """Pack worker processes; 1: none, work is done here; None: done here, and by others where that pays, as many as this process
+    may use cores. Bytes do not depend on it."""
     engine: Engine = "local"
     """"local": processes of this machine; "ray": tasks of a Ray cluster. Bytes do not depend on it."""
     overwrite: bool = False

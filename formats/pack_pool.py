@@ -1,6 +1,7 @@
 """Pack workers in processes: tasks out, results back, progress and cancelling through two shared words.
 
-A worker that dies, however it dies, ends the whole run with `WorkerDied`. Workers die with their parent.
+`run_tasks` has as many workers as it is told; `run_adaptively` packs here, and starts workers once they pay. A worker that
+dies, however it dies, ends the whole run with `WorkerDied`. Workers die with their parent.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import get_context
 from typing import Any, Final
 
 from .errors import WorkerDied
-from .pack_worker import PackedShards, ShardTask, pack_shard
+from .pack_worker import PackedShards, ShardTask, pack_in_turn, pack_shard
 from .source import Source
 
-__all__ = ["run_tasks"]
+__all__ = ["run_adaptively", "run_tasks"]
 
 _PR_SET_PDEATHSIG: Final = 1
 # How often the progress display is fed; it has no influence on the work.
 _POLL_S: Final = 0.2
+
+# Work of this process that is worth starting others: they take half a second each to be there.
+_WORTH_S: Final = 2.0
 
 # Bytes done, a slot per task, and the cancel word. Plain memory without locks: a worker killed while it held one would hang
 # all others. Each slot has one writer. Set once per worker process. Any: ctypes arrays have no useful public type.
@@ -44,46 +50,92 @@ def run_tasks(
         for task in tasks:
             yield task.number, pack_shard(task, advance, source)
         return
-    # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
-    context = get_context("spawn")
-    done, cancelled = context.RawArray("q", len(tasks)), context.RawValue("b", 0)
-    pool = ProcessPoolExecutor(
-        min(workers, len(tasks)), mp_context=context, initializer=_start, initargs=(done, cancelled, os.getpid())
-    )
+    with _Pool(workers, len(tasks), advance) as pool:
+        waiting = deque(tasks)
+        while pool.busy or waiting:
+            pool.fill(waiting)
+            yield from pool.finished(timeout_s=_POLL_S)
+
+
+def run_adaptively(
+    tasks: Sequence[ShardTask], most: int, advance: Callable[[int], None], source: Source
+) -> Generator[tuple[int, PackedShards], None, None]:
+    """Yield as `run_tasks` does. This process packs; up to `most` − 1 more join it if what is left would take it long."""
+    waiting, started = deque(tasks), time.monotonic()
+    with ExitStack() as stack, closing(pack_in_turn(_taken(waiting), advance, source)) as here:
+        pool: _Pool | None = None
+        for done, result in enumerate(here, 1):
+            yield result
+            if pool is None and most > 1 and len(waiting) * (time.monotonic() - started) / done > _WORTH_S:
+                pool = stack.enter_context(_Pool(most - 1, len(tasks), advance))
+            if pool is not None:
+                pool.fill(waiting)
+                yield from pool.finished(timeout_s=0)
+        while pool is not None and (pool.busy or waiting):
+            pool.fill(waiting)
+            yield from pool.finished(timeout_s=_POLL_S)
+
+
+def _taken(waiting: deque[ShardTask]) -> Iterator[ShardTask]:
+    while waiting:
+        yield waiting.popleft()
+
+
+class _Pool:
+    """Worker processes, with few tasks in flight at once, so that an error ends the rest soon."""
+
+    def __init__(self, workers: int, tasks: int, advance: Callable[[int], None]) -> None:
+        # spawn: forking a process with threads (progress display, BLAS) can deadlock in the child.
+        context = get_context("spawn")
+        self._workers = min(workers, tasks)
+        self._advance = advance
+        self._done, self._cancelled = context.RawArray("q", tasks), context.RawValue("b", 0)
+        self._seen = 0
+        self._slots = iter(range(tasks))
+        self._running: set[Future[tuple[int, PackedShards]]] = set()
+        self._executor = ProcessPoolExecutor(
+            self._workers, mp_context=context, initializer=_start, initargs=(self._done, self._cancelled, os.getpid())
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task has not come back."""
+        return bool(self._running)
+
+    def fill(self, waiting: deque[ShardTask]) -> None:
+        """Take tasks until every worker has one and another is ready for it."""
+        while waiting and len(self._running) < 2 * self._workers:
+            with _interrupts_held(), _deaths_told():
+                self._running.add(self._executor.submit(_work, next(self._slots), waiting.popleft()))
+
+    def finished(self, *, timeout_s: float) -> Iterator[tuple[int, PackedShards]]:
+        """Yield what came back, after waiting at most `timeout_s` for it, and tell of progress."""
+        found = wait(self._running, timeout=timeout_s, return_when=FIRST_COMPLETED).done
+        self._running -= found
+        seen, self._seen = self._seen, sum(self._done)
+        if self._seen != seen:
+            self._advance(self._seen - seen)
+        with _deaths_told():
+            for future in found:
+                yield future.result()
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._cancelled.value = 1
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _deaths_told() -> Iterator[None]:
     try:
-        seen = 0
-        for result in _in_flight(pool, tasks, 2 * workers):
-            seen, before = sum(done), seen
-            if seen != before:
-                advance(seen - before)
-            if result is not None:
-                yield result.result()
+        yield
     except BrokenProcessPool as error:
         raise WorkerDied(
             "cannot pack: a pack worker ended without having been asked to (killed, or out of memory); nothing was published. "
             "Use fewer workers or smaller shards, and run again"
         ) from error
-    finally:
-        cancelled.value = 1
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _in_flight(
-    pool: ProcessPoolExecutor, tasks: Sequence[ShardTask], most: int
-) -> Iterator[Future[tuple[int, PackedShards]] | None]:
-    """Finished futures, and None from time to time; few tasks are in flight at once, so that an error ends the rest soon."""
-    waiting, running = iter(enumerate(tasks)), set[Future[tuple[int, PackedShards]]]()
-    while True:
-        for at, task in waiting:
-            with _interrupts_held():
-                running.add(pool.submit(_work, at, task))
-            if len(running) >= most:
-                break
-        if not running:
-            return
-        finished = wait(running, timeout=_POLL_S, return_when=FIRST_COMPLETED).done
-        running -= finished
-        yield from finished or (None,)
 
 
 @contextmanager

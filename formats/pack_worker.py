@@ -1,10 +1,15 @@
-"""What one pack worker does: it writes one planned shard, with its continuations, from a source it opens itself."""
+"""What one pack worker does: it writes one planned shard, with its continuations, from a source it opens itself.
+
+A process that packs several shards may write one while it reads the next (`pack_in_turn`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +22,8 @@ from .adapters import SourceSpec, open_source
 from .codec import encode
 from .errors import DecodeError, LimitExceeded, Problem, SourceError
 from .filing import Filing, file_rows
+from .hashed_writer import HashedWriter
 from .image_facts import ImageFacts
-from .integrity import HashedWriter
 from .manifest import AttachedFile
 from .pack_options import PackOptions
 from .schema import Sensor
@@ -26,7 +31,9 @@ from .shard import HOLD_BYTES, DriveShare, FinishedShard, PartRows, ShardBuilder
 from .shard_plan import Piece
 from .source import DriveListing, Source, SourceDrive, SourceTimeline
 
-__all__ = ["PackedShards", "ShardTask", "pack_shard"]
+__all__ = ["PackedShards", "ShardTask", "pack_in_turn", "pack_shard"]
+
+Finish = Callable[[ShardBuilder], Future[FinishedShard]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,48 @@ def pack_shard(task: ShardTask, advance: Callable[[int], None], source: Source |
     """
     if source is None:
         source = task.portion or _source(task.source.kind, task.source.path, tuple(sorted(task.source.options.items())))
-    return _Packing(task, source, advance).run()
+    packing = _Packing(task, source, advance, _finish_now)
+    packing.fill()
+    return packing.result()
+
+
+def pack_in_turn(
+    tasks: Iterable[ShardTask], advance: Callable[[int], None], source: Source
+) -> Generator[tuple[int, PackedShards], None, None]:
+    """Pack tasks one after the other and yield each one's number and result; a shard is written while the next is read.
+
+    Two shards are in memory at most.
+    """
+    earlier: _Packing | None = None
+    with _finishing_behind() as finish:
+        for task in tasks:
+            packing = _Packing(task, source, advance, finish)
+            packing.fill()
+            if earlier is not None:
+                yield earlier.task.number, earlier.result()
+            earlier = packing
+        if earlier is not None:
+            yield earlier.task.number, earlier.result()
+
+
+def _finish_now(builder: ShardBuilder) -> Future[FinishedShard]:
+    done: Future[FinishedShard] = Future()
+    done.set_result(builder.finish())
+    return done
+
+
+@contextmanager
+def _finishing_behind() -> Iterator[Finish]:
+    """Finish shards in a thread; whoever hands one over waits until the one before is done."""
+    running: list[Future[FinishedShard]] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="headway-finish") as executor:
+
+        def finish(builder: ShardBuilder) -> Future[FinishedShard]:
+            wait(running)
+            running[:] = [executor.submit(builder.finish)]
+            return running[0]
+
+        yield finish
 
 
 @lru_cache(maxsize=1)
@@ -75,18 +123,20 @@ def _source(kind: str, path: str, options: tuple[tuple[str, str | int | float | 
 class _Packing:
     """State of one shard task."""
 
-    def __init__(self, task: ShardTask, source: Source, advance: Callable[[int], None]) -> None:
+    def __init__(self, task: ShardTask, source: Source, advance: Callable[[int], None], finish: Finish) -> None:
         self.task = task
+        self.finish = finish
         self.options = task.options
         self.source = source
         self.schema = task.options.packed_schema(source.schema)
         self.advance = advance
-        self.finished: list[FinishedShard] = []
+        self.finished: list[Future[FinishedShard]] = []
         self.rejected: list[Problem] = []
         self.kept: list[Problem] = []
         self.builder: ShardBuilder | None = None
 
-    def run(self) -> PackedShards:
+    def fill(self) -> None:
+        """Read everything and hand over what is to be written; on any error nothing of it stays."""
         listings = {listing.name: listing for listing in self.source.listings}
         try:
             for piece in self.task.pieces:
@@ -95,11 +145,30 @@ class _Packing:
         except BaseException:
             if self.builder is not None:
                 self.builder.discard()
-            for done in self.finished:
-                for name in done.shard.file_names():
-                    (Path(self.task.staging) / name).unlink(missing_ok=True)
+            self._forget()
             raise
-        return PackedShards(shards=tuple(self.finished), rejected=tuple(self.rejected), kept=tuple(self.kept))
+
+    def result(self) -> PackedShards:
+        """Return what was written, once it is; on any error nothing of it stays."""
+        most = self.options.limits.shard_bytes
+        try:
+            finished = tuple(future.result() for future in self.finished)
+            for done in finished:
+                if done.shard.data.bytes > most:
+                    raise LimitExceeded(
+                        f"cannot keep shard {done.shard.name!r}: {done.shard.data.bytes} bytes, limit {most}; a single frame is "
+                        "that big: raise Limits.shard_bytes if that is meant"
+                    )
+        except BaseException:
+            self._forget()
+            raise
+        return PackedShards(shards=finished, rejected=tuple(self.rejected), kept=tuple(self.kept))
+
+    def _forget(self) -> None:
+        wait(self.finished)
+        for future in self.finished:
+            for name in () if future.exception() else future.result().shard.file_names():
+                (Path(self.task.staging) / name).unlink(missing_ok=True)
 
     def _pack_piece(self, piece: Piece, listing: DriveListing) -> None:
         drive = self.source.open_drive(piece.drive)
@@ -198,13 +267,7 @@ class _Packing:
         if self.builder.empty:  # the pieces of a drive with fewer frames than pieces
             self.builder.discard()
         else:
-            done, most = self.builder.finish(), self.options.limits.shard_bytes
-            self.finished.append(done)
-            if done.shard.data.bytes > most:
-                raise LimitExceeded(
-                    f"cannot keep shard {done.shard.name!r}: {done.shard.data.bytes} bytes, limit {most}; a single frame is "
-                    "that big: raise Limits.shard_bytes if that is meant"
-                )
+            self.finished.append(self.finish(self.builder))
         self.builder = None
 
 

@@ -18,7 +18,7 @@ from .cores import usable_cores
 from .errors import Problem, SourceError, WorkerDied
 from .manifest import AttachedFile, Drive, Manifest, Part, SensorStats, Shard
 from .pack_options import PackOptions, Progress
-from .pack_pool import run_tasks
+from .pack_pool import run_adaptively, run_tasks
 from .pack_ray import run_on_ray
 from .pack_worker import PackedShards, ShardTask
 from .packed_set import PackedSet
@@ -34,7 +34,8 @@ from .system_error import as_typed
 
 __all__ = ["PackReport", "pack"]
 
-# All workers' payloads together: with what Python and its libraries take, two workers stay below 1 GiB.
+# All workers' payloads together: with what Python and its libraries take, two workers stay below 1 GiB. Left to choose, this
+# process fills a shard while it writes another.
 _HOLD_TOGETHER: Final = 512 << 20
 
 
@@ -126,7 +127,9 @@ def _pack_shards(
     done: dict[int, PackedShards] = {}
     todo, fingerprints = [], []
     workers = options.workers or usable_cores()
-    hold_bytes = HOLD_BYTES if options.engine == "ray" else min(HOLD_BYTES, _HOLD_TOGETHER // workers)
+    hold_bytes = (
+        HOLD_BYTES if options.engine == "ray" else min(HOLD_BYTES, _HOLD_TOGETHER // (workers + (options.workers is None)))
+    )
     bytes_of = {listing.name: listing.source_bytes for listing in listings}
     for number, pieces in enumerate(plan_shards(listings, options.shard_bytes)):
         task = ShardTask(
@@ -144,6 +147,8 @@ def _pack_shards(
     if options.engine == "ray":
         sizes = [_source_bytes(task.pieces, bytes_of) for task in todo]
         results = run_on_ray(todo, options.workers, advance, sizes)
+    elif options.workers is None:
+        results = run_adaptively(todo, workers, advance, opened)
     else:
         results = run_tasks(todo, workers, advance, opened)
     with closing(results):  # an error in `keep` stops the workers before the staging directory goes

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import HeadwayError, Problem
-from .integrity import HashedWriter
+from .hashed_writer import HashedWriter
 from .manifest import FORMAT_VERSION, Part, attached_from_json, attached_to_json, parse_json, shard_from_json, shard_to_json
 from .pack_worker import PackedShards, ShardTask
 from .schema import Schema, canonical_json

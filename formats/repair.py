@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import CorruptShard, HeadwayError, NotASet, Problem, SetError
-from .integrity import HashedWriter, chunk_sums, payload_hash
+from .hashed_writer import HashedWriter
+from .integrity import chunk_sums, payload_hash
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import AttachedFile, Drive, FileEntry, Manifest, Part, SensorStats, Shard
 from .open_shard import OpenShard

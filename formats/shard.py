@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._kept_payloads import Bytes, KeptPayloads
-from .integrity import HashedWriter, payload_hash
+from .hashed_writer import HashedWriter
+from .integrity import payload_hash
 from .manifest import FORMAT_VERSION, AttachedFile, FileEntry, Part, Shard, attached_to_json
 from .schema import Schema, canonical_json
 from .shard_arrow import SensorBlock, ShardContent, write_arrow
@@ -102,7 +103,7 @@ class ShardBuilder:
         self._stamps: list[NDArray[np.int64]] = []
         self._parts: list[tuple[DriveShare, NDArray[np.int64]]] = []
         self._drive: DriveShare | None = None
-        self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow")
+        self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow", behind=kind == "tar")
         self._tar = TarWriter(self._out) if kind == "tar" else None
 
     @property

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from ._kept_payloads import Bytes
 from .errors import CorruptShard
-from .integrity import ChunkedFile, HashedWriter
+from .hashed_writer import HashedWriter
+from .integrity import ChunkedFile
 from .schema import Column, Schema, Sensor
 
 __all__ = [

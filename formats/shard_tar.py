@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from .errors import CorruptShard
-from .integrity import HashedWriter
+from .hashed_writer import HashedWriter
 from .schema import Sensor
 
 __all__ = ["INDEX_MEMBER", "TarWriter", "escape", "index_place", "member_name"]

@@ -93,7 +93,7 @@ def test_gnu_tar_and_tarfile_list_and_extract_a_shard(sets: dict[str, Path]) -> 
 
 def test_long_names_and_giant_sizes_get_pax_headers(tmp_path: Path) -> None:
     """dotnet/runtime#76563: a ustar size field holds 8 GiB - 1 at most."""
-    from headway.formats.integrity import HashedWriter
+    from headway.formats.hashed_writer import HashedWriter
     from headway.formats.shard_tar import _header, _pax_record
 
     name = "d" * 200 + "/00000001.CAM.jpeg"

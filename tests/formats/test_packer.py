@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,10 @@ from headway.formats import (
     WorkerDied,
     open_set,
     pack,
+    pack_pool,
     verify_set,
 )
+from headway.formats.pack_worker import pack_in_turn
 from tests.formats.ramp import Ramp, ramp_spec
 
 SMALL = 20_000
@@ -81,10 +84,33 @@ def test_an_oversized_shard_goes_on_in_a_continuation(format: ShardKind, tmp_pat
     assert len(open_set(tmp_path / "set")) == 6
 
 
+@pytest.mark.parametrize("workers", [1, None])
 @pytest.mark.parametrize(("fault", "message"), [(4, "RuntimeError"), (5, "Input/output error")])
-def test_an_error_while_reading_leaves_nothing(fault: int, message: str, tmp_path: Path) -> None:
+def test_an_error_while_reading_leaves_nothing(fault: int, message: str, workers: int | None, tmp_path: Path) -> None:
     with pytest.raises((RuntimeError, SourceError), match=message if fault == 5 else "bug"):
-        pack(ramp_spec(fault=fault), tmp_path / "set", PackOptions(shard_bytes=SMALL, workers=1))
+        pack(ramp_spec(fault=fault), tmp_path / "set", PackOptions(shard_bytes=SMALL, workers=workers))
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worth_s", [1e9, 0.0])
+def test_workers_that_join_later_change_no_byte(worth_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack_pool, "_WORTH_S", worth_s)
+    pack(ramp_spec(drives=6), tmp_path / "here", PackOptions(shard_bytes=SMALL, workers=1))
+    report = pack(ramp_spec(drives=6), tmp_path / "joined", PackOptions(shard_bytes=SMALL))
+    assert tree(tmp_path / "joined") == tree(tmp_path / "here")
+    assert report.exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [3, 4])
+def test_a_worker_that_joins_later_and_dies_never_leads_to_success(
+    fault: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack_pool, "_WORTH_S", 0.0)
+    monkeypatch.setattr(pack_pool, "pack_in_turn", lambda tasks, advance, source: pack_in_turn(islice(tasks, 1), advance, source))
+    with pytest.raises((WorkerDied, RuntimeError)):
+        pack(ramp_spec(fault=fault), tmp_path / "set", PackOptions(shard_bytes=SMALL))
     assert not (tmp_path / "set").exists()
 
 
