@@ -69,7 +69,7 @@ _ALL: Final = (
     _argument("destination", str, "DST", "Where the set goes: a new or empty folder, or a store's URL (s3://bucket/prefix)."),
     _flag("--format", _Format, _Format.ARROW, "arrow to train from; tar where tar tools or webdataset read along."),
     _flag("--shard-size", str, "256MB", "Aim for data files of this size, such as 64MB or 1GB.", metavar="SIZE"),
-    _flag("--workers", int | None, None, "Worker processes; by default this one, and one a further core once that pays. The bytes do not depend on it.", least=1),
+    _flag("--workers", int | None, None, "Worker processes; by default as many as pay. The bytes do not depend on it.", least=1),
     _flag(
         "--engine", _Engine, _Engine.LOCAL, "local: processes here; ray: tasks on a Ray cluster. The bytes do not depend on it."
     ),
