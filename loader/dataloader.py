@@ -290,6 +290,8 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
 
     def stats(self) -> dict[str, float]:
         """Return how well this rank was fed so far; `LoaderStats.report` lists the numbers."""
+        if self._plain is not None:
+            return self._stats.report()
         live = self._live_iterator()
         fetched = {} if live is None or live._fetch is None else live._fetch.values()
         return self._stats.report() | ({} if self._pacer is None else self._pacer.values()) | fetched

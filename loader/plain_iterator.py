@@ -33,10 +33,11 @@ _DEEP: Final = 6  # nesting of a batch that is measured
 
 def plain_iterator(loader: DataLoader, position: Position, stats: LoaderStats, stall_s: float) -> Any:  # Any: torch's are private
     """Return the iterator that torch would make for `loader`, followed by `position` and `stats`."""
-    if loader.num_workers == 0:
-        return _InProcess(loader, position, stats, stall_s)
-    loader.check_worker_number_rationality()
-    return _Workers(loader, position, stats, stall_s)
+    if loader.num_workers:
+        loader.check_worker_number_rationality()
+    iterator = (_Workers if loader.num_workers else _InProcess)(loader, position, stats, stall_s)
+    stats.begun()
+    return iterator
 
 
 class _Followed(_BaseDataLoaderIter):
@@ -128,6 +129,8 @@ class _Workers(_Followed, _MultiProcessingDataLoaderIter):
             self._sent.clear()
             self._follow(loader._plain.position)
         super()._reset(loader, first_iter)  # torch's
+        if not first_iter:
+            self._stats.begun()
 
     def _passed_over(self) -> None:
         next(self._worker_queue_idx_cycle)  # a batch goes to the worker that would have had it

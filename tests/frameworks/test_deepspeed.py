@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, needs
 
 needs("deepspeed")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_a_killed_run_goes_on_from_the_client_state(frames_set: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, free_port, needs
 
 needs("jax")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_two_processes_make_global_arrays(frames_set: Path, tmp_path: Path) -> None:

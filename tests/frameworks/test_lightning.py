@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, needs
 
 needs("lightning")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_a_killed_fit_goes_on_without_losing_or_repeating_a_sample(frames_set: Path, tmp_path: Path) -> None:

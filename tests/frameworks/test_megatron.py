@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, needs
 
 needs("megatron.core")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 @pytest.fixture(scope="module")

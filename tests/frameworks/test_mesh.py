@@ -8,7 +8,7 @@ import pytest
 
 from .ranks import Ranks
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_one_peer_of_each_pair_loads_for_both(frames_set: Path, tmp_path: Path) -> None:

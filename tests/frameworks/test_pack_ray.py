@@ -17,10 +17,10 @@ from tests.formats.ramp import ramp_spec
 from tests.formats.test_packer import tree
 from tests.source_tree import ROOT
 
-from .ranks import needs
+from .ranks import PATIENCE_S, needs
 
 needs("ray")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     env |= {"RAY_USAGE_STATS_ENABLED": "0"}
     env.pop("RAY_ADDRESS", None)
     command = [sys.executable, "-m", "tests.frameworks.programs.pack_on_ray", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return Packed(folder, {line["case"]: line for line in lines})

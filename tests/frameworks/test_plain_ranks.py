@@ -8,7 +8,7 @@ import pytest
 
 from .ranks import Ranks, free_port
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])

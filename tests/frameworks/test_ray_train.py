@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, needs
 
 needs("ray")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_rays_retry_goes_on_exactly(frames_set: Path, tmp_path: Path) -> None:

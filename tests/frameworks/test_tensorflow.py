@@ -16,7 +16,7 @@ needs("tensorflow")
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]

@@ -17,7 +17,7 @@ needs("torchdata")
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1300),
     pytest.mark.filterwarnings("ignore:'set_vital':UserWarning"),  # torchdata is older than torch here
     pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # fork after threads, which torch itself does
 ]

@@ -9,7 +9,7 @@ import pytest
 from .ranks import Ranks, needs
 
 needs("transformers")
-pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.slow, pytest.mark.timeout(1300)]
 
 
 def test_a_killed_train_goes_on_from_the_state_in_its_checkpoint(frames_set: Path, tmp_path: Path) -> None:
