@@ -48,6 +48,7 @@ _DISTURBED: Final = 1.08  # × the consumer's undisturbed step time; less is noi
 _HELPED: Final = 0.97
 _LATE: Final = 0.03  # share of its time that the consumer waits, from which on it needs the threads more than the cores
 _CALM_ROUNDS: Final = 8
+_FORGOTTEN_ROUNDS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +260,9 @@ class Governor(NamedTuple):
     before: Any = 0
     """Threads in the round before, and the consumer's own step time."""
     before_s: Any = 0.0
+    needed: Any = 0
+    """Threads with fewer than which the consumer waited, and the rounds since."""
+    since: Any = 0
 
 
 def govern(state: Governor, *, own_s: Numbers, wait_s: Numbers, most: Numbers, least: Numbers = 1) -> Governor:
@@ -271,7 +275,8 @@ def govern(state: Governor, *, own_s: Numbers, wait_s: Numbers, most: Numbers, l
     A consumer that waits gets a thread more. One that does not wait, and whose own step became slower than it was, gets rid of
     one, and of another as long as that helps. If it does not help, its steps have simply become longer: that is the new
     normal, and the thread comes back. After eight calm rounds one comes back, too, to see whether it still disturbs; where
-    all are there already, one goes, to see whether they do.
+    all are there already, one goes, to see whether they do. A number with which the consumer waited is not tried again for 64
+    rounds.
     """
     threads, base = np.asarray(state.threads, np.int64), np.asarray(state.base_s, np.float64)
     own, wait = np.asarray(own_s, np.float64), np.asarray(wait_s, np.float64)
@@ -285,8 +290,11 @@ def govern(state: Governor, *, own_s: Numbers, wait_s: Numbers, most: Numbers, l
         calm = np.where(own <= _DISTURBED * base, np.asarray(state.calm) + 1, 0)
         probe = np.where(calm >= _CALM_ROUNDS, np.where(threads < most, 1, -1), 0)
         move = np.where(late | no_help, 1, np.where(helped | (own > _DISTURBED * base), -1, probe))
-    chosen = np.clip(threads + move, least, most)
-    return Governor(chosen[()], base[()], np.where(chosen != threads, 0, calm)[()], threads[()], own[()])
+    since = np.where(late, 0, np.asarray(state.since) + 1)
+    needed = np.where(late & (threads < most), threads + 1, np.where(since >= _FORGOTTEN_ROUNDS, 0, state.needed))
+    chosen = np.clip(threads + move, np.minimum(np.maximum(needed, least), most), most)
+    calm = np.where(chosen != threads, 0, calm)
+    return Governor(chosen[()], base[()], calm[()], threads[()], own[()], needed[()], since[()])
 
 
 def _fill(want: Whole, slots: Whole, slack_s: NDArray[np.float64]) -> Whole:

@@ -67,6 +67,14 @@ class Pacer:
         self._round_began_s = 0.0
         self._is_first = True
 
+    def learn_from(self, other: Pacer) -> None:
+        """Begin with what the pacer of an earlier epoch has found out, where that was about as many threads."""
+        if self._is_governed and other._is_governed and other._given == self._given:
+            self._governor = other._governor
+        self.own_s = other.own_s
+        if self._prefetch is None and other._prefetch is None:
+            self.batches = other.batches
+
     def asked(self, now_s: float, ready: int) -> None:
         """The consumer asks for a batch while `ready` lie ready."""
         if not self._is_first:

@@ -253,6 +253,16 @@ def test_threads_come_back_when_the_consumer_waits(needed: int) -> None:
     assert state.threads >= needed
 
 
+def test_a_number_of_threads_that_did_not_suffice_is_not_tried_again_soon() -> None:
+    """Two threads are needed and both slow the consumer: it waits with one, and then hardly ever again."""
+    state, waited = Governor(2, base_s=0.1), 0
+    for _ in range(64):
+        own, wait = consumer(int(state.threads), step_s=0.1, work_s=0.15, free=1, cost=0.2)
+        waited += wait > 0
+        state = govern(state, own_s=own, wait_s=wait, most=2)
+    assert waited == 1
+
+
 def test_longer_steps_of_the_consumer_itself_cost_no_threads() -> None:
     state, seen = Governor(8), []
     for turn in range(80):
@@ -270,9 +280,7 @@ def test_any_step_times_keep_threads_in_bounds(times: list[tuple[float, float]],
         assert 1 <= state.threads <= most
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"headway_s": 0}, {"requests": 5000}, {"hedge_after_s": 0}, {"hedge_share": 1.5}], ids=str
-)
+@pytest.mark.parametrize("wrong", [{"headway_s": 0}, {"requests": 5000}, {"hedge_after_s": 0}, {"hedge_share": 1.5}], ids=str)
 def test_a_pace_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Pace(**wrong)

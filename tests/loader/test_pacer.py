@@ -60,6 +60,17 @@ def test_threads_that_slow_the_consumer_are_parked_and_come_back_when_it_waits()
     assert pacer.threads == 4
 
 
+def test_the_next_epoch_begins_with_what_was_learnt() -> None:
+    first, second = pacer_of(), pacer_of()
+    now = drive(first, 10, own_s=0.1)
+    for _ in range(8):
+        now = drive(first, 9, own_s=0.1 * (1 + 0.2 * max(0, first.threads - 2)), now_s=now)
+    second.learn_from(first)
+    drive(second, 20, own_s=0.1, now_s=now)
+    assert second.threads < 4
+    assert second.batches == first.batches == 4
+
+
 def test_a_late_rank_uses_what_a_full_one_leaves(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     late, full = (
