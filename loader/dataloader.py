@@ -464,7 +464,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             if native is not None:
                 native.resize(threads)
 
-        return Pacer(
+        pacer = Pacer(
             options.pace,
             threads=self.num_workers,
             is_chosen=is_chosen,
@@ -474,6 +474,9 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             node_threads=self.num_workers * place.local_size,
             resize=resize,
         )
+        if self._pacer is not None:
+            pacer.learn_from(self._pacer)
+        return pacer
 
 
 class _PackedIterator:
