@@ -278,4 +278,41 @@ def _gpu(
         write_result(result, json_path)
 
 
+@app.command(
+    "ledger",
+    epilog="Example: headway bench ledger SET --batch-size 1 --rounds 9",
+    help="What booking every wait costs, as a share of the loader's processor time: off, on, and with files written, in turns.",
+)
+def _ledger(
+    location: Annotated[Path, typer.Argument(metavar="SET", help="A packed set.")],
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a step; small ones make the ledger's share larger.")] = 4,
+    steps: Annotated[int, typer.Option(min=4, help="Steps a run, at most an epoch's.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds with all cases in each; medians count.")] = 9,
+    threads: Annotated[int | None, typer.Option(min=0, help="Decode threads; default: chosen.")] = None,
+    image: Annotated[str, typer.Option(metavar="HxW", help="Target size of images.")] = "256x704",
+    json_path: JsonOption = None,
+) -> None:
+    from .ledger import measure_ledger, open_for_bench, summarise
+    from .machine import NoiseMeter
+    from .result import Result, Value, write_result
+
+    started, rows = time.monotonic(), list[dict[str, Value]]()
+    dataset = open_for_bench(location, image_size(image) if image else (256, 704))
+    with NoiseMeter() as meter:
+        for row in measure_ledger(dataset, batch_size=batch_size, steps=steps, rounds=rounds, threads=threads):
+            rows.append(dict(row))
+            say(
+                f"round {row['round']:.0f}: {row['off_cpu_us']:,.0f} µs a step; ledger {row['ledger_cost']:+.2%}, "
+                f"with files {row['files_cost']:+.2%} (wall {row['ledger_wall_cost']:+.2%}, {row['files_wall_cost']:+.2%})"
+            )
+    found = summarise(rows)
+    say(f"median of {found['off_cpu_us']:,.0f} µs a step: ledger {found['ledger_cost']:+.2%}, files {found['files_cost']:+.2%}")
+    say(f"booking a step takes {found['booking_us']:.1f} µs by itself, {found['booking_share']:.2%} of it")
+    if json_path is not None:
+        settings: dict[str, Value] = {"set": str(location), "batch_size": batch_size, "steps": steps, "rounds": rounds}
+        wall = time.monotonic() - started
+        result = Result(bench="ledger", rows=rows, conditions=settings, summary=found, wall_s=wall, noise=meter.noise)
+        write_result(result, json_path)
+
+
 register(app)

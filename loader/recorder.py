@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from ..formats import UsageError
@@ -33,6 +34,7 @@ log = logging.getLogger("headway")
 
 _PERIOD_S: Final = 0.5
 _LINE_STEPS: Final = 256
+_RECENT: Final = 50  # steps, of which headway is the median: as in `stats`
 _LONG_NS: Final = 1_000_000_000  # a wait that is reported before it is over
 _MOST_WAITING: Final = 1 << 16  # steps not yet written: some minutes of the fastest consumer
 
@@ -48,8 +50,6 @@ class Step(NamedTuple):
     ready: int
     samples: int
     size: int
-    headway_s: float
-    step_s: float
     trail: Trail | None
 
 
@@ -80,7 +80,8 @@ class Recorder:
         self._counts: dict[str, int] = {"steps": 0, "samples": 0, "bytes": 0, "consumer_ns": 0}
         self._waits: dict[Stage, int] = {}
         self._busy: dict[Stage, int] = {}
-        self._last: dict[str, float] = {}
+        self._ready: deque[int] = deque(maxlen=_RECENT)
+        self._paces: deque[int] = deque(maxlen=_RECENT)
         self._values: dict[str, float] = {}
         self._trace: ChromeTrace | None = None
         self._traced = 0
@@ -222,7 +223,8 @@ class Recorder:
         spans = () if step.trail is None else tuple(step.trail.spans)
         for stage, _, started, ended, _ in spans:
             self._busy[stage] = self._busy.get(stage, 0) + ended - started
-        self._last = {"ready": float(step.ready), "headway_s": step.headway_s, "step_s": step.step_s}
+        self._ready.append(step.ready)
+        self._paces.append(booked.consumer_ns + booked.waited_ns)
         if self._trace is not None:
             self._trace.add(step.number, booked, spans)
             self._traced += 1
@@ -253,7 +255,15 @@ class Recorder:
         sources, since = self._sources, self._asked_ns
         if sources is not None:
             self._values = dict(sources.values())
-        now: dict[str, Any] = {"at_ns": now_ns(), **self._last, **self._values}  # Any: numbers and one stage
+        step_s = median(self._paces) * 1e-9 if self._paces else 0.0
+        ready = self._ready[-1] if self._ready else 0
+        now: dict[str, Any] = {  # Any: numbers and one stage
+            "at_ns": now_ns(),
+            "ready": ready,
+            "step_s": step_s,
+            "headway_s": (median(self._ready) if self._ready else 0) * step_s,
+            **self._values,
+        }
         if sources is not None and since and now["at_ns"] - since > _LONG_NS:
             now |= {"waiting_s": round((now["at_ns"] - since) * 1e-9, 3), "waiting_for": sources.awaited()}
         return {"total": {**self._counts, "waits_ns": dict(self._waits), "busy_ns": dict(self._busy)}, "now": now}

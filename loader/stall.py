@@ -61,6 +61,7 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 now_ns = time.monotonic_ns
 get_ident = threading.get_ident
 
+_LONG_NS: Final = 1_000_000
 _ON_PAGES: Final[tuple[Stage, ...]] = ("plan", "decompress", "decode", "assemble")
 """Stages that read mapped files."""
 
@@ -108,7 +109,9 @@ class Trail:
         piece = _doing.piece
         if piece is not None:
             self.spans.append((piece[1], piece[2], piece[3], now_ns(), get_ident()))
-        self.drop()
+            _doing.piece = None
+        if self._ranges is not None:
+            self._ranges.pop()
 
     def drop(self) -> None:
         """This thread is done with it, and it is not to be on the trail: it only waited for what others note."""
@@ -237,7 +240,7 @@ class StallLedger:
         self.wall_ns = 0
         """From each iterator's beginning to its last stamp."""
         self._mark = 0
-        self._start_ns = 0
+        self._start_ns = self._waited_ns = self._consumer_ns = 0
         self._usage: tuple[int, int] | None = None
         self._is_asked = False
 
@@ -255,13 +258,14 @@ class StallLedger:
         self.consumer_ns += took
         self._consumer_ns = took
         self._is_asked = True
-        self._usage = None if is_ready else _usage()
+        # What a wait below a millisecond was for is not worth asking the system twice.
+        self._usage = None if is_ready or self._waited_ns < _LONG_NS else _usage()
         return self._mark
 
     def delivered(self, trail: Trail | None) -> Booked:
         """It is about to get the batch that `trail` belongs to."""
         asked = self._mark
-        waited = self._stamp()
+        waited = self._waited_ns = self._stamp()
         self._is_asked = False
         waits: dict[Stage, int] = {"dataset": waited} if trail is None else cut(asked, self._mark, tuple(trail.spans))
         if self._usage is not None:

@@ -89,7 +89,7 @@ class LoaderStats:
         if self._ranges is not None:
             self._ranges.pop()
         if self.recorder is not None:
-            step = Step(self._epoch, self._number, booked, self._ready[-1], samples, size, self.headway_s, self.step_s, trail)
+            step = Step(self._epoch, self._number, booked, self._ready[-1], samples, size, trail)
             self.recorder.delivered(step)
         self._number += 1
 
