@@ -46,7 +46,8 @@ def bare_loop(task: dict[str, Any]) -> float:
     end, warm = time.monotonic() + task["seconds"], time.monotonic() + task["seconds"] * _WARM_SHARE
     begin, batches = 0.0, 0
     while True:
-        for _ in loader:
+        for batch in loader:
+            del batch
             now = time.monotonic()
             if now >= end:
                 return batches * float(task["batch_size"]) / (now - begin)

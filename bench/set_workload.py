@@ -70,7 +70,7 @@ def _write(packed: PackedSet, cameras: list[Sensor], points: Sensor | None, fram
                 (place / "images" / f"{sample * len(cameras) + eye:06d}.jpg").write_bytes(timeline.payload(row))
         columns |= {
             "trajectory": np.zeros((count, 100, 6), np.float32),
-            "calibration": np.zeros((count, 6, 25), np.float32),
+            "calibration": np.zeros((count, len(cameras), 25), np.float32),
             "boxes": np.zeros((count, 9), np.float32),
             "box_starts": np.arange(count + 1),
         }

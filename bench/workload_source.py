@@ -7,6 +7,7 @@ sensor "sample"; images, sweeps and boxes are payloads. Spec kind: "headway.benc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,8 @@ SPEC_KIND: Final = "headway.bench.workload_source:open_source"
 _DRIVE_SAMPLES: Final = 40
 _PERIOD_NS: Final = 100_000_000
 _COLUMNS: Final = (
-    Column(name="trajectory", dtype="float32", shape=(100, 6)),
-    Column(name="calibration", dtype="float32", shape=(6, 25)),
+    Column(name="trajectory", dtype="float32"),
+    Column(name="calibration", dtype="float32"),
     Column(name="label", dtype="int64"),
     Column(name="speed", dtype="float32"),
     Column(name="time", dtype="int64", unit="ns"),
@@ -53,7 +54,10 @@ class WorkloadSource:
     def __init__(self, directory: Path, *, points_codec: str = "points-raw") -> None:
         self.stored = Stored(directory)
         stored = self.stored.columns
-        sensors = [Sensor(name="sample", kind="array", codec=None, columns=tuple(c for c in _COLUMNS if self._name(c) in stored))]
+        columns = tuple(
+            replace(column, shape=stored[self._name(column)].shape[1:]) for column in _COLUMNS if self._name(column) in stored
+        )
+        sensors = [Sensor(name="sample", kind="array", codec=None, columns=columns)]
         self._cameras = stored["images"].shape[1] if "images" in stored else 0
         sensors += [Sensor(name=f"cam{place}", kind="image", codec="jpeg", camera=Camera()) for place in range(self._cameras)]
         if "sweep" in stored:

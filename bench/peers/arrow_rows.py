@@ -13,7 +13,7 @@ from .samples import Batch, Sample, Stored, collate
 __all__ = ["record_batches", "to_batch"]
 
 _ROWS = {"W1": 20, "W2": 200, "W3": 10_000, "W4": 50}
-_SHAPES = {"trajectory": (100, 6), "calibration": (6, 25)}
+_SHAPES = {"trajectory": (100, 6), "calibration": (-1, 25)}
 
 
 def record_batches(stored: Stored) -> Iterator[pa.RecordBatch]:
@@ -30,7 +30,7 @@ def to_batch(workload: str, table: pa.Table, work: Callable[[Sample], Sample]) -
     import torch
 
     fixed = {
-        name: table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, *shape)
+        name: table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(table.num_rows, *shape)
         for name, shape in _SHAPES.items()
         if name in table.column_names
     }

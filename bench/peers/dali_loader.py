@@ -89,7 +89,7 @@ def _graph(workload: str, records: list[Any], boxes: list[tuple[int, int, int, i
     if workload == "W1":
         image = fn.stack(*(camera(data, box) for data, box in zip(records, boxes, strict=False)))
         lidar, trajectory, calibration, rest = records[len(boxes) :]
-        return image, *padded(lidar, 5), floats(trajectory, [100, 6]), floats(calibration, [6, 25]), *padded(rest, 9)
+        return image, *padded(lidar, 5), floats(trajectory, [100, 6]), floats(calibration, [-1, 25]), *padded(rest, 9)
     if workload == "W2":
         cut = fn.decoders.image_random_crop(
             records[0], random_area=[0.08, 1], random_aspect_ratio=[3 / 4, 4 / 3], output_type=types.RGB

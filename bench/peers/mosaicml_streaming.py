@@ -17,7 +17,7 @@ _COLUMNS: dict[str, dict[str, str]] = {
     "W1": {
         "lidar": "ndarray:float32",
         "trajectory": "ndarray:float32:100,6",
-        "calibration": "ndarray:float32:6,25",
+        "calibration": "ndarray:float32",
         "boxes": "ndarray:float32",
     },
     "W2": {"label": "int"},

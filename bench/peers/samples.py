@@ -238,7 +238,7 @@ def prepare(workload: str, *, scaled: bool = True) -> Callable[[Sample], Sample]
             "image": image,
             "lidar": as_sweep(sample["lidar"]),
             "trajectory": np.asarray(sample["trajectory"], np.float32).reshape(100, 6),
-            "calibration": np.asarray(sample["calibration"], np.float32).reshape(6, 25),
+            "calibration": np.asarray(sample["calibration"], np.float32).reshape(-1, 25),
             "boxes": np.asarray(sample["boxes"], np.float32).reshape(-1, 9),
         }
 

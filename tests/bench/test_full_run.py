@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from headway.bench.full_run import FullOptions, FullRun, Sizes
+from headway.bench.make_data import make_data
 from headway.bench.result import read_result
+from headway.bench.workload_source import SPEC_KIND
+from headway.bench.workloads import workload
+from headway.formats.adapters import SourceSpec
+from headway.formats.packer import pack
 
 SIZES = Sizes(
     samples={"W3": 600, "W1": 4}, seconds=0.2, rounds=1, node_s=0.5, startup_items=(1000,), resume_batches=2
@@ -44,14 +49,14 @@ def test_parts_that_are_there_stay_and_a_limit_leaves_the_rest_out(tmp_path: Pat
 @pytest.mark.slow
 def test_a_part_that_fails_says_why_and_one_that_works_is_kept(tmp_path: Path) -> None:
     run = _run(tmp_path)
-    work, fail = (next(part for part in run.parts() if part.name == name) for name in ("startup", "node-1"))
+    data = make_data(workload("W3", samples=600), tmp_path / "data").directory
+    pack(SourceSpec(kind=SPEC_KIND, path=str(data)), str(tmp_path / "cache" / "sets" / "W3-600"))
+    work, fail = (next(part for part in run.parts() if part.name == name) for name in ("limits-W3", "node-1"))
     run.parts = lambda: [fail, work]  # type: ignore[method-assign]  # two parts in place of minutes of them
     states = run.run()
     assert states["node-1"]["state"] == "failed"
-    assert "W1-4" in states["node-1"]["why"]  # the set was not made
-    assert states["startup"]["state"] == "done"
-    rows = read_result(tmp_path / "out" / "startup.json")["rows"]
-    assert isinstance(rows, list)
-    assert {row["items"] for row in rows} == {1000}
+    assert "W1-4" in states["node-1"]["why"]  # that set was not made
+    assert states["limits-W3"]["state"] == "done"
+    assert read_result(tmp_path / "out" / "limits-W3.json")["bench"] == "limits"
     assert (tmp_path / "out" / "node-1.log").exists()
-    assert not (tmp_path / "out" / "startup.log").exists()
+    assert not (tmp_path / "out" / "limits-W3.log").exists()
