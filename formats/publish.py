@@ -120,6 +120,9 @@ class Staging:
             for path in moved:
                 if str(path.relative_to(self.destination)) not in old:
                     path.unlink(missing_ok=True)
+            for directory in {(self.destination / name).parent for name in wanted} - {self.destination}:
+                with suppress(OSError):  # it holds files of the old set
+                    directory.rmdir()
             raise
         # The set stands; what the system refuses from here on is swept by the next publication.
         with suppress(OSError):
