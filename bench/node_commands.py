@@ -169,9 +169,9 @@ def consumer(
         "step_alone_ms": alone_ms,
         "step_inflation": together["step_p50_ms"] / alone_ms,
         "step_inflation_p95": together["step_p95_ms"] / alone_ms,
-        "loader_rate_kept": together["samples_per_s"] / alone["samples_per_s"],
+        "loader_rate_kept": _ratio(together["samples_per_s"], alone["samples_per_s"]),
         "own_choice_step_inflation": own_together["step_p50_ms"] / alone_ms,
-        "own_choice_loader_rate_kept": own_together["samples_per_s"] / own_alone["samples_per_s"],
+        "own_choice_loader_rate_kept": _ratio(own_together["samples_per_s"], own_alone["samples_per_s"]),
     }
     conditions = {"set": str(location), "seconds": seconds, "iterations_a_step": iterations}
     finish("consumer", rows, conditions, summary, started, meter, json_path, html_path)
@@ -227,6 +227,10 @@ def image_size(text: str) -> tuple[int, int]:
     if not (height.isdigit() and width.isdigit()):
         raise UsageError(f"--image {text!r} is not HEIGHTxWIDTH; write for example 256x704")
     return int(height), int(width)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _counts(text: str) -> list[int]:
