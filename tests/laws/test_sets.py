@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +48,12 @@ def read_all(packed: PackedSet) -> str:
     return digest.hexdigest()
 
 
-def flips(path: Path, step: int, bits: Iterator[int] | None = None) -> Iterator[int]:
-    """Flip one bit after the other in a file, each undone before the next; yields the byte."""
+def flips(path: Path, step: int, bits: Sequence[int] | None = None) -> Iterator[int]:
+    """Flip one bit after the other in a file, each undone before the next; yields the byte. `bits` of each, or one in turn."""
     handle = os.open(path, os.O_RDWR)
     try:
         for at in range(0, os.fstat(handle).st_size, step):
-            for bit in range(8) if bits is not None else (at % 8,):
+            for bit in bits or (at % 8,):
                 (value,) = os.pread(handle, 1, at)
                 os.pwrite(handle, bytes([value ^ (1 << bit)]), at)
                 yield at
@@ -71,7 +71,7 @@ def check_flips(location: Path, step: int, every_bit: bool, verify_every: int) -
     for path in sorted(location.iterdir()):
         if path.suffix not in (".arrow", ".tar", ".sums"):
             continue
-        for _ in flips(path, 1 if path.suffix == ".sums" else step, iter(()) if every_bit else None):
+        for _ in flips(path, 1 if path.suffix == ".sums" else step, range(8) if every_bit else None):
             count += 1
             try:
                 with PackedSet(location, manifest) as packed:
@@ -96,6 +96,44 @@ def test_no_flipped_bit_is_read_as_good_data(small: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_no_flipped_bit_at_all_is_read_as_good_data(small: Path) -> None:
     assert check_flips(small, 1, every_bit=True, verify_every=50) > 50_000
+
+
+@pytest.fixture(scope="module", params=["arrow", "tar"])
+def middling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of one shard of 64 KiB and a little more, most of it images."""
+    location = tmp_path_factory.mktemp("middling") / "set"
+    options = PackOptions(format=request.param, workers=1, sensors=("KEY", "CAM"))
+    pack(ramp_spec(drives=1, frames=2, image_bytes=9_000), location, options)
+    (shard,) = open_set(location).manifest.shards
+    assert 1 << 16 <= shard.data.bytes < 1 << 17
+    return location
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("bit", range(8))
+def test_no_flipped_bit_of_a_bigger_shard_is_read_as_good_data(middling: Path, bit: int) -> None:
+    """All eight together flip each of half a million bits."""
+    manifest = open_set(middling).manifest
+    with open_set(middling) as packed:
+        wanted = read_all(packed)
+    raised = 0
+    (shard,) = manifest.shards
+    for name in shard.file_names():
+        for _ in flips(middling / name, 1, [bit]):
+            try:
+                with PackedSet(middling, manifest) as packed:
+                    assert read_all(packed) == wanted
+            except CorruptShard:
+                raised += 1
+    assert verify_set(middling).ok
+    assert raised > 1 << 16
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_no_truncation_of_a_bigger_shard_passes(middling: Path) -> None:
+    check_truncations(middling, 1)
 
 
 def check_truncations(location: Path, step: int) -> None:
