@@ -47,6 +47,9 @@ class NodeLimits:
     cpu_batch_s: float
     """Core-seconds of each batch, all threads together."""
     cpu_sample_s: float
+    first_batch_s: float
+    """From a new iterator to its first batch."""
+    first_sample_s: float
     decoded_sample_bytes: float
     encoded_sample_bytes: float
     image: str = ""
@@ -58,13 +61,23 @@ class NodeLimits:
             serial_s=self.serial_batch_s + batch_size * self.serial_sample_s,
             parallel_s=self.parallel_batch_s + batch_size * self.parallel_sample_s,
             cpu_s=self.cpu_batch_s + batch_size * self.cpu_sample_s,
+            first_s=self.first_batch_s + batch_size * self.first_sample_s,
             decoded_bytes=batch_size * self.decoded_sample_bytes,
             encoded_bytes=batch_size * self.encoded_sample_bytes,
         )
 
     def times(self, factor: float) -> NodeLimits:
         """Return the limits of a machine on which everything the CPU does takes `factor` times as long."""
-        names = ("serial_batch_s", "serial_sample_s", "parallel_batch_s", "parallel_sample_s", "cpu_batch_s", "cpu_sample_s")
+        names = (
+            "first_batch_s",
+            "first_sample_s",
+            "serial_batch_s",
+            "serial_sample_s",
+            "parallel_batch_s",
+            "parallel_sample_s",
+            "cpu_batch_s",
+            "cpu_sample_s",
+        )
         return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     def to_json(self) -> dict[str, Any]:  # Any: plain JSON data
@@ -112,7 +125,7 @@ def measure_node(
         raise UsageError(f"{bench.frames} frames do not fill a batch of {batch_size}; lower --batch-size")
     sizes = sorted({batch_size, max(1, batch_size // 4) if 4 * batch_size > bench.frames else 4 * batch_size})
     cases = [(size, threads) for size in sizes for threads in sorted({1, cores})]
-    batch_s, cpu_s = dict.fromkeys(cases, math.inf), dict.fromkeys(cases, math.inf)
+    batch_s, cpu_s, first_s = (dict.fromkeys(cases, math.inf) for _ in range(3))
     for _ in range(rounds):
         for size, threads in cases:
             options = NodeOptions(
@@ -122,38 +135,48 @@ def measure_node(
             rate = float(row["samples_per_s"])
             if rate:
                 # The best round: whatever else ran on the machine only made the others slower.
-                batch_s[size, threads] = min(batch_s[size, threads], size / rate)
+                first_s[size, threads] = min(first_s[size, threads], float(row["first_batch_s"]))
+                each = _without_starts(size / rate, first_s[size, threads], int(row["batches"]), bench.frames // size)
+                batch_s[size, threads] = min(batch_s[size, threads], each)
                 cpu_s[size, threads] = min(cpu_s[size, threads], float(row["cpu_cores"]) * size / rate)
             if progress is not None:
                 progress(1)
     slow = [case for case in cases if math.isinf(batch_s[case])]
     if slow:
         raise UsageError(f"no batch of {slow[0][0]} came within {seconds:g} s; lower --batch-size")
-    found: dict[int, tuple[float, float, float]] = {}
+    found: dict[int, tuple[float, float, float, float]] = {}
     for size in sizes:
         one, most = batch_s[size, 1], batch_s[size, cores]
         parallel = min(one, max(0.0, (one - most) / (1 - 1 / cores))) if cores > 1 else one
         cpu = cpu_s[size, cores]
         if cpu > _BUSY * cores * most:  # what all cores together then reached is what a node has: the rest goes into switching
             cpu = cores * most
-        found[size] = one - parallel, parallel, cpu
+        found[size] = one - parallel, parallel, cpu, min(first_s[size, 1], first_s[size, cores])
     with _dataset(bench, image) as dataset:
         encoded, decoded = encoded_sample_bytes(dataset.packed), _decoded_sample_bytes(dataset)
-    (serial_batch, serial_sample), (parallel_batch, parallel_sample), (cpu_batch, cpu_sample) = (
-        _line({size: values[place] for size, values in found.items()}) for place in range(3)
+    serial, parallel_part, cpu_part, first = (
+        _line({size: values[place] for size, values in found.items()}) for place in range(4)
     )
     return NodeLimits(
         cores=cores,
-        serial_batch_s=serial_batch,
-        serial_sample_s=serial_sample,
-        parallel_batch_s=parallel_batch,
-        parallel_sample_s=parallel_sample,
-        cpu_batch_s=cpu_batch,
-        cpu_sample_s=cpu_sample,
+        serial_batch_s=serial[0],
+        serial_sample_s=serial[1],
+        parallel_batch_s=parallel_part[0],
+        parallel_sample_s=parallel_part[1],
+        cpu_batch_s=cpu_part[0],
+        cpu_sample_s=cpu_part[1],
+        first_batch_s=first[0],
+        first_sample_s=first[1],
         decoded_sample_bytes=decoded,
         encoded_sample_bytes=encoded,
         image=f"{image[0]}x{image[1]}",
     )
+
+
+def _without_starts(batch_s: float, first_s: float, batches: int, epoch_batches: int) -> float:
+    """Return a batch's time without its share of the epochs' beginnings that fell into the run."""
+    starts = (batches // max(1, epoch_batches)) / max(1, batches)
+    return (batch_s - starts * first_s) / (1 - starts) if starts < 0.5 and batch_s > 2 * starts * first_s else batch_s
 
 
 def encoded_sample_bytes(packed: PackedSet) -> float:

@@ -197,6 +197,8 @@ class _Run:
             begin <= self.decoded, _THREADS, np.where(begin <= place, behind, np.where(begin <= memory, _MEMORY, slow))
         )
         decoded, is_cores = self._decode(step, begin, due)
+        if step == epoch_began:
+            decoded = np.maximum(decoded, self.asked[step] + of.cost.first_s)
         ready = decoded if of.store.is_local else fetched
         self.headways[step] = float((self.asked[step] - ready).min())
         self.fetched, self.decoded = fetched, decoded

@@ -156,6 +156,13 @@ def test_the_first_batch_of_an_epoch_is_waited_for() -> None:
     assert found.stall_share == near(0.02 / (10 * 0.1 + 0.02))
 
 
+def test_an_iterator_that_takes_its_time_to_begin_does_so_each_epoch() -> None:
+    once = scenario(job=Job(step_s=0.1, epoch_steps=10))
+    found = simulate(dataclasses.replace(once, cost=dataclasses.replace(once.cost, first_s=0.5)), steps=550)
+    assert found.first_batch_s == pytest.approx(0.5)
+    assert found.stall_share == near(0.5 / (10 * 0.1 + 0.5))
+
+
 def test_jobs_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="do not fill nodes"):
         Job(ranks=10, ranks_per_node=4)
