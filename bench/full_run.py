@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 from ..formats.adapters import SourceSpec
 from ..formats.packer import pack
 from .make_data import make_data
+from .peer_process import end_group
 from .peer_resume import peers_with_state
 from .result import read_result
 from .workload_source import SPEC_KIND
@@ -188,9 +188,11 @@ class FullRun:
             except subprocess.TimeoutExpired:
                 return f"ended after {limit_s:.0f} s"
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # on a time limit or an interrupt nothing is left behind
-                process.wait()
+                if process.poll() is None:  # a time limit, or an interrupt: it ends its own processes when asked
+                    process.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE_S)
+                end_group(process)
         if process.returncode == 0:
             return ""
         said = log.read_text("utf-8", "replace").strip().splitlines() if log is not None else []

@@ -22,7 +22,7 @@ from .limits import Limit, measure_limits
 from .machine import Noise, NoiseMeter
 from .memory_limit import MemoryGroup
 from .node_rank import MARK
-from .peer_process import watch
+from .peer_process import end_group, watch
 
 __all__ = ["NodeBench", "NodeOptions", "has_images"]
 
@@ -138,8 +138,13 @@ class NodeBench:
         ]
         for watcher in watchers:
             watcher.start()
-        for watcher in watchers:
-            watcher.join()
+        try:
+            for watcher in watchers:
+                watcher.join()
+        except BaseException:  # interrupted: the ranks would stream on
+            for process in processes:
+                end_group(process)
+            raise
         return rows
 
     def task(self, options: NodeOptions, rank: int) -> dict[str, Any]:

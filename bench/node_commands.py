@@ -26,6 +26,10 @@ SetArgument = Annotated[Path, typer.Argument(metavar="SET", help="A packed set."
 ImageOption = Annotated[str, typer.Option(metavar="HxW", help="Target size of images.")]
 
 
+_REPEATS = 2
+"""Of ceilings that others disturbed."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the bench group."""
     for name, (command, example) in _COMMANDS.items():
@@ -41,8 +45,13 @@ def limits(
     from .roofline import roofline
 
     started, size = time.monotonic(), image_size(image)
-    with NoiseMeter() as meter, open_set(location) as packed:
-        found = measure_limits(packed, target=size)
+    with open_set(location) as packed:
+        for _ in range(1 + _REPEATS):
+            with NoiseMeter() as meter:
+                found = measure_limits(packed, target=size)
+            if meter.noise.quiet:
+                break
+            report(f"others used {meter.noise.others:.2f} cores meanwhile")
         stages = roofline(packed, found, image=size)
     rows = [
         {"what": limit.what, "unit": f"{limit.unit}/s", "per_core": limit.per_core, "spread": round(limit.spread, 3)}

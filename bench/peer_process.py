@@ -16,7 +16,7 @@ from typing import Any
 from .peer_environment import peer_path
 from .peers.measure_one import MARK
 
-__all__ = ["Figures", "run_in", "watch"]
+__all__ = ["Figures", "end_group", "run_in", "watch"]
 
 Figures = dict[str, float]
 
@@ -53,15 +53,22 @@ def watch(process: subprocess.Popen[Any], limit_s: float) -> Figures:
     """Sample the memory of a process group until it ends or its time is over; leave none of it behind."""
     peak: Figures = {"pss_mib": 0.0, "anon_mib": 0.0}
     started = time.monotonic()
-    while process.poll() is None and time.monotonic() - started < limit_s:
-        for name, value in _memory_mib(process.pid).items():
-            peak[name] = max(peak[name], value)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_SAMPLE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # workers may outlive the process that started them
-    process.wait()
+    try:
+        while process.poll() is None and time.monotonic() - started < limit_s:
+            for name, value in _memory_mib(process.pid).items():
+                peak[name] = max(peak[name], value)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_SAMPLE_S)
+    finally:
+        end_group(process)  # workers may outlive the process that started them
     return {**peak, "wall_s": time.monotonic() - started}
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that began a session of its own, and all in that."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 _SAMPLE_S = 0.5
