@@ -19,6 +19,7 @@ import torch
 from ..formats import HeadwayError, UsageError, kernel
 from ..loader.decode import Decoder, PortableDecoder
 from ..loader.native_decode import NativeDecoder
+from .on_device import OnDevice
 
 __all__ = ["Capability", "capabilities", "choose_decoder"]
 
@@ -33,14 +34,17 @@ class Capability:
     """What it is, or why it is not usable and what would make it so."""
 
 
-def choose_decoder(name: str = "auto", *, device_id: int = 0) -> Decoder:
+def choose_decoder(name: str = "auto", *, device_id: int = 0, deliver: str = "host") -> Decoder:
     """Return a decoder for `DataLoader(decoder=…)`: by name, or "auto": a GPU's if there is one, else the CPU's fastest.
 
-    The log says what "auto" picked. A decoder that is named but not usable here raises, with the reason.
+    The log says what "auto" picked. A decoder that is named but not usable here raises, with the reason. With `deliver`, a torch
+    device such as "cuda", the batches' images stay there; everything else in a batch is the host's, for `DeviceBatches` to move.
 
     >>> choose_decoder("portable").name
     'portable'
     """
+    if deliver != "host":
+        return OnDevice(choose_decoder(name, device_id=device_id), deliver)
     if name == "auto":
         found = {each.name: each for each in capabilities()}
         picked = next(each for each in _PREFERRED if found[each].usable)

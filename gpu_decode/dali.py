@@ -12,6 +12,7 @@ import threading
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..formats import MissingExtra
@@ -86,11 +87,12 @@ def build_pipeline(look: Images, *, batch_size: int, threads: int, device_id: in
 class DaliDecoder:
     """Decodes through DALI; what it should not get or fails on goes to the CPU decoder, image by image.
 
-    Pictures come back to the host, where the loader's batch is: with a GPU that is one copy each way too many, and serves to
-    compare. `counts` says what became of the images.
+    Pictures go where the batch's memory is: by itself to the host, in an `OnDevice` to the GPU that made them. `counts` says what
+    became of the images.
     """
 
     whole_step = True
+    writes_tensors = True
 
     def __init__(self, *, device_id: int | None = None, threads: int = 1, fallback: Decoder | None = None) -> None:
         self.name = "dali-cpu" if device_id is None else f"dali-gpu{device_id}"
@@ -142,7 +144,7 @@ class DaliDecoder:
                 done[place] = True
         return done
 
-    def _run(self, jobs: ImageJobs, chosen: NDArray[np.intp]) -> NDArray[Any]:  # Any: of the look's dtype
+    def _run(self, jobs: ImageJobs, chosen: NDArray[np.intp]) -> torch.Tensor:
         look = jobs.look
         assert look.size is not None
         samplings = [
@@ -163,6 +165,7 @@ class DaliDecoder:
         }
         inputs = {name: [np.asarray(value, np.float32) for value in values] for name, values in told.items()}
         encoded = [np.frombuffer(jobs.data[job], np.uint8) for job in chosen.tolist()]
-        made = held[1].run(encoded=encoded, **inputs)[0]
-        host = made.as_cpu() if self._device_id is not None else made
-        return np.asarray(host.as_tensor())
+        made = held[1].run(encoded=encoded, **inputs)[0].as_tensor()
+        if self._device_id is not None and isinstance(jobs.out, torch.Tensor):
+            return torch.utils.dlpack.from_dlpack(made)  # the pipeline's memory until its next run; `store` copies
+        return torch.from_numpy(np.array(made.as_cpu() if self._device_id is not None else made))

@@ -59,7 +59,8 @@ def transform(batch: dict[str, Any], matrix: torch.Tensor) -> dict[str, Any]:  #
 def affine_inverse(matrix: torch.Tensor) -> torch.Tensor:
     """Return the inverses of (…, 4, 4) affine matrices; all-zero ones, which stand for what is absent, stay zero."""
     there = (matrix[..., 3, 3] != 0)[..., None, None]
-    return torch.linalg.inv(torch.where(there, matrix, torch.eye(4, dtype=matrix.dtype, device=matrix.device))) * there
+    inverse: torch.Tensor = torch.linalg.inv(torch.where(there, matrix, torch.eye(4, dtype=matrix.dtype, device=matrix.device)))
+    return inverse * there
 
 
 def points_to_image(batch: dict[str, Any], *, points: str = "LIDAR_TOP", images: str = "camera") -> torch.Tensor:  # Any: as above

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..formats import DecodeError
 from ..formats.integrity import payload_hash
 from ..formats.jpeg import scan
-from ..loader.decode import MISMATCH, OK, Decoder, ImageJobs
+from ..loader.decode import BROKEN, MISMATCH, OK, Decoder, ImageJobs
 from ..loader.native_decode import default_decoder
 
-__all__ = ["Handover", "why_not"]
+__all__ = ["Handover", "on_host", "store", "why_not"]
+
+_STORED: Final = {"uint8": "uint8", "float16": "float16", "bfloat16": "uint16", "float32": "float32"}
+"""What numpy holds each dtype of a look in."""
 
 
 def why_not(data: memoryview | bytes, codec: str, *, progressive: bool = True) -> str:
@@ -73,7 +77,7 @@ class Handover:
         status = np.full(len(jobs.data), OK, np.int8)
         chosen, others = list[int](), list[int]()
         for job, data in enumerate(jobs.data):
-            if payload_hash(data) != int(jobs.hashes[job]):
+            if jobs.codecs[job] != "pixels" and payload_hash(data) != int(jobs.hashes[job]):
                 status[job] = MISMATCH
             elif why_not(data, jobs.codecs[job], progressive=self._progressive):
                 others.append(job)
@@ -88,30 +92,38 @@ class Handover:
             self.counts.refused += len(refused)
             others += refused
         if others:
-            rest = select(jobs, others)
-            status[others] = self.fallback.decode(rest)
-            jobs.messages.update({others[at]: message for at, message in rest.messages.items()})
+            status[others] = on_host(self.fallback, jobs, others)
         return status
 
 
-def select(jobs: ImageJobs, chosen: list[int]) -> ImageJobs:
-    """Return the chosen jobs, which write to the same places."""
-    return ImageJobs(
+def on_host(decoder: Decoder, jobs: ImageJobs, chosen: list[int]) -> NDArray[np.int8]:
+    """Have a CPU decoder do the chosen jobs, and return a status each; pictures for a device are made here and copied there."""
+    stays = isinstance(jobs.out, torch.Tensor)
+    rest = ImageJobs(
         data=[jobs.data[job] for job in chosen],
         hashes=jobs.hashes[chosen],
         codecs=[jobs.codecs[job] for job in chosen],
         affine=jobs.affine[chosen],
-        out=jobs.out,
-        index=jobs.index[chosen],
+        out=np.zeros((len(chosen), *jobs.out.shape[1:]), _STORED[jobs.look.dtype]) if stays else jobs.out,
+        index=np.arange(len(chosen)) if stays else jobs.index[chosen],
         look=jobs.look,
     )
+    status = decoder.decode(rest)
+    jobs.messages.update({chosen[at]: message for at, message in rest.messages.items()})
+    if stays:
+        for at in np.flatnonzero(status < BROKEN).tolist():
+            bits = jobs.look.dtype == "bfloat16"
+            made = torch.from_numpy(rest.out[at].view(np.int16)).view(torch.bfloat16) if bits else torch.from_numpy(rest.out[at])
+            jobs.out[jobs.index[chosen[at]]].copy_(made)
+    return status
 
 
-def store(jobs: ImageJobs, job: int, picture: NDArray[Any]) -> None:  # Any: of the look's dtype, or float32 for bfloat16
-    """Put a finished picture, of the look's layout, into its place; float32 becomes bits of bfloat16 where those are asked."""
+def store(jobs: ImageJobs, job: int, picture: torch.Tensor) -> None:
+    """Put a finished picture of the look's layout into its place; float32 is rounded to bfloat16 where that is asked for."""
     place = jobs.out[jobs.index[job]]
-    if jobs.look.dtype == "bfloat16":
-        bits = np.ascontiguousarray(picture, np.float32).view(np.uint32)
-        place[...] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to nearest, ties to even
+    if isinstance(place, torch.Tensor):
+        place.copy_(picture)
+    elif jobs.look.dtype == "bfloat16":
+        place[...] = picture.to(torch.bfloat16).cpu().view(torch.int16).numpy().view(np.uint16)
     else:
-        place[...] = picture
+        place[...] = picture.cpu().numpy()

@@ -27,6 +27,7 @@ class NvImageCodecDecoder:
     """Decodes through nvImageCodec; what it should not get or gives no picture of goes to the CPU decoder, image by image."""
 
     whole_step = True
+    writes_tensors = True
 
     def __init__(self, *, device_id: int | None = None, threads: int = 1, fallback: Decoder | None = None) -> None:
         try:
@@ -74,7 +75,7 @@ class NvImageCodecDecoder:
         levels = resample(picture, sampling, target=look.size, fill=look.fill)
         dtype = "float32" if look.dtype == "bfloat16" else look.dtype
         done = finish(levels, mean=look.mean, std=look.std, dtype=dtype, layout=look.layout)
-        store(jobs, job, done.cpu().numpy())
+        store(jobs, job, done)
         return True
 
     def _slice(self, data: memoryview, sampling: Sampling) -> torch.Tensor | None:

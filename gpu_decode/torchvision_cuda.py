@@ -27,6 +27,7 @@ class TorchvisionDecoder:
 
     name = "torchvision-cuda"
     whole_step = True
+    writes_tensors = True
 
     def __init__(self, *, device_id: int = 0, fallback: Decoder | None = None) -> None:
         if not torch.cuda.is_available():
@@ -64,7 +65,7 @@ class TorchvisionDecoder:
             levels = resample(_cut(picture, sampling), sampling, target=look.size, fill=look.fill)
             dtype = "float32" if look.dtype == "bfloat16" else look.dtype
             done = finish(levels, mean=look.mean, std=look.std, dtype=dtype, layout=look.layout)
-            store(jobs, job, done.cpu().numpy())
+            store(jobs, job, done)
         return np.array([picture is not None for picture in pictures], np.bool_)
 
     def _alone(self, data: torch.Tensor) -> torch.Tensor | None:

@@ -48,6 +48,8 @@ def pack(batch: Batch, *, pin: bool = False, small_bytes: int = SMALL_BYTES) -> 
 
     def place(tensor: torch.Tensor) -> Any:  # Any: a place or a tensor
         nonlocal end
+        if tensor.device.type != "cpu":
+            return tensor  # a decoder put it there
         if tensor.nbytes >= small_bytes:
             return tensor.pin_memory() if pin and not tensor.is_pinned() else tensor
         spot = _Place(end, tuple(tensor.shape), tensor.dtype)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -22,7 +22,7 @@ from ..formats.image_header import image_size
 from ..formats.integrity import payload_hash
 from .images import Images
 
-__all__ = ["BROKEN", "MISMATCH", "OK", "Decoder", "ImageJobs", "PortableDecoder", "level_table"]
+__all__ = ["BROKEN", "MISMATCH", "OK", "Decoder", "DeviceDecoder", "ImageJobs", "PortableDecoder", "level_table"]
 
 OK: Final = 0
 BROKEN: Final = 2
@@ -46,8 +46,9 @@ class ImageJobs:
     """"jpeg" or "png", each; or "pixels": `data` is a view (H, W, 3) of RGB that is decoded and checked already."""
     affine: NDArray[np.float64]
     """(n, 2, 3), source px → target px."""
-    out: NDArray[Any]
-    """(M, 3, H, W) or (M, H, W, 3) view of batch memory; bfloat16 as uint16 bits."""
+    out: Any  # Any: an array, or a torch.Tensor, which is not imported here
+    """(M, 3, H, W) or (M, H, W, 3) view of batch memory; bfloat16 as uint16 bits. With a `DeviceDecoder`: a tensor of its device,
+    whose bfloat16 is torch's."""
     index: NDArray[np.int64]
     """(n,): which of the M places each image goes to."""
     look: Images
@@ -70,6 +71,15 @@ class Decoder(Protocol):
 
     def decode(self, jobs: ImageJobs) -> NDArray[np.int8]:
         """Decode every job into its place and return a status each; messages go into `jobs.messages`."""
+        ...
+
+
+@runtime_checkable
+class DeviceDecoder(Decoder, Protocol):
+    """A decoder whose pictures stay on a device: batches hold them there, and no host memory is taken for them."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:  # Any: a torch.Tensor; nothing here imports torch
+        """Return zeroed memory on the device; jobs that write to it name it as `out`. `dtype` is one of `Images`."""
         ...
 
 

@@ -14,7 +14,7 @@ from ..formats import INTRINSICS, Column, CorruptShard, DecodeError, HeadwayErro
 from ..formats.image_header import image_size
 from ..formats.timeline import PayloadRefs
 from .column_field import shared_columns, take_columns, with_matrices
-from .decode import BROKEN, Decoder, ImageJobs
+from .decode import BROKEN, Decoder, DeviceDecoder, ImageJobs
 from .draft import Draft, Prepared, Task
 from .frames import comes_as_pixels, frame_size, frame_tasks, frames
 from .image_draw import image_keys
@@ -72,12 +72,17 @@ class ImageField:
 
     def prepare(self, draft: Draft) -> Prepared:
         """Ask for memory for all pixels of the batch."""
+        if isinstance(self._decoder, DeviceDecoder):
+            return Prepared(fill=partial(self._fill, draft))
         images = len(draft.items) * self._length * len(self.parts)
         return Prepared(sizes=[images * int(np.prod(self._shape)) * self._dtype.itemsize], fill=partial(self._fill, draft))
 
     def _fill(self, draft: Draft, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
         lead = (len(draft.items), self._length, len(self.parts))
-        image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
+        if isinstance(self._decoder, DeviceDecoder):
+            image = self._decoder.zeros((*lead, *self._shape), self.images.dtype)
+        else:
+            image = memory[0].view(self._dtype).reshape(*lead, *self._shape)
         found, refs = PayloadReader.split(draft.ahead[self.key])
         rows = rows_of(found)
         affine = np.zeros((*lead, 3, 3))
@@ -89,7 +94,7 @@ class ImageField:
         }
         tasks = []
         there = np.flatnonzero(rows.ravel() >= 0)
-        if len(there) < rows.size:
+        if len(there) < rows.size and memory:
             tasks.append(Task(partial(_clear, image, rows), f"absent images of {self.key!r}"))
         apart = np.array([comes_as_pixels(part.reader.sensor) for part in self.parts])[there % len(self.parts)]
         for jobs in frame_tasks(there[apart], length=self._length, cameras=len(self.parts)):

@@ -65,7 +65,7 @@ def pictures(decoder: Decoder, work: ImageJobs) -> np.ndarray[Any, Any]:
     assert (status < BROKEN).all(), work.messages
     untouched = np.setdiff1d(np.arange(len(work.out)), work.index)
     assert (work.out[untouched] == 77).all()
-    found = work.out[work.index]
+    found: np.ndarray[Any, Any] = work.out[work.index]
     return found.transpose(0, 2, 3, 1) if work.look.layout == "chw" else found
 
 

@@ -54,7 +54,7 @@ def pixels(decoder: Decoder, data: list[bytes], look: Images, codec: str = "jpeg
     assert (status < BROKEN).all(), work.messages
     untouched = np.setdiff1d(np.arange(len(work.out)), work.index)
     assert (work.out[untouched] == 77).all()
-    found = work.out[work.index]
+    found: NDArray[Any] = work.out[work.index]
     return found.transpose(0, 2, 3, 1) if look.layout == "chw" else found
 
 
