@@ -23,7 +23,7 @@ def predict(
     loads: Annotated[str, typer.Option(metavar="W1,…", help="Which workloads; by default all four.")] = "W1,W2,W3,W4",
     seconds: Annotated[float, typer.Option(min=1.0, help="How long a run streams.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1, help="Runs a configuration; the median counts.")] = 1,
-    simulated_ranks: Annotated[int, typer.Option(min=8, help="Ranks of the job whose simulation is timed.")] = 1024,
+    simulated_ranks: Annotated[int, typer.Option(min=0, help="Ranks of the job whose simulation is timed; 0: none is.")] = 1024,
     scratch: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the sets here; by default in a temporary one.")
     ] = None,
@@ -38,11 +38,12 @@ def predict(
     if unknown := set(wanted) - {configuration.load for configuration in CONFIGURATIONS}:
         raise UsageError(f"--loads names {sorted(unknown)}, and there are W1, W2, W3 and W4")
     started = time.monotonic()
-    simulation = time_simulation(ranks=simulated_ranks)
-    report(
-        f"{simulation['steps']:,} steps of {simulation['ranks']:,} ranks over {simulation['items']:,} items simulated in "
-        f"{simulation['wall_s']:.1f} s and {simulation['peak_rss_mib']:,.0f} MiB"
-    )
+    simulation = time_simulation(ranks=simulated_ranks) if simulated_ranks else {}
+    if simulation:
+        report(
+            f"{simulation['steps']:,} steps of {simulation['ranks']:,} ranks over {simulation['items']:,} items simulated in "
+            f"{simulation['wall_s']:.1f} s and {simulation['peak_rss_mib']:,.0f} MiB"
+        )
     with tempfile.TemporaryDirectory(prefix="headway-predict-") as name, NoiseMeter() as meter:
         place = Path(name) if scratch is None else scratch
         place.mkdir(parents=True, exist_ok=True)
@@ -53,9 +54,9 @@ def predict(
         "within_15_percent": sum(error <= _TOLERANCE for error in errors),
         "median_error": errors[len(errors) // 2] if errors else None,
         "largest_error": errors[-1] if errors else None,
-        "simulated_ranks": simulation["ranks"],
-        "simulation_s": simulation["wall_s"],
-        "simulation_peak_mib": simulation["peak_rss_mib"],
+        "simulated_ranks": simulation.get("ranks"),
+        "simulation_s": simulation.get("wall_s"),
+        "simulation_peak_mib": simulation.get("peak_rss_mib"),
     }
     conditions = {"loads": wanted, "seconds": seconds, "repeats": repeats, "simulation": simulation}
     finish("predict", rows, conditions, summary, started, meter, json_path, html_path)
