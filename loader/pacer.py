@@ -10,10 +10,15 @@ from collections.abc import Callable
 from statistics import fmean, median
 from typing import Final
 
-from .arbiter import Seat
+from .arbiter import Seat, take_seat
+from .cores import Claim
+from .decode import Decoder
+from .native_decode import NativeDecoder
+from .options import LoaderOptions
 from .pace import Governor, Pace, deadline, govern, hold
+from .topology import Topology
 
-__all__ = ["Pacer"]
+__all__ = ["Pacer", "begin_pacer"]
 
 _ROUND_STEPS: Final = 8
 _ROUND_S: Final = 0.5  # a round is both, so that one odd step decides nothing
@@ -145,3 +150,41 @@ class Pacer:
         due = now_s if waits else float(deadline(now_s + step_s, step_s, self._ready))
         needed = self.most_threads if self._ready < self.batches else 1
         self._seat.say(now_s, deadline_s=due, work_s=self._waited_s, decode=needed, waits=waits)
+
+
+def begin_pacer(
+    options: LoaderOptions,
+    place: Topology,
+    decoder: Decoder,
+    claim: Claim | None,
+    *,
+    threads: int,
+    in_processes: bool,
+    before: Pacer | None,
+) -> Pacer:
+    """Return the pacer of a new iterator, which knows what the one `before` found out.
+
+    Feeder processes keep what they were given; `claim` is there where the number of threads is ours to choose.
+    """
+    is_chosen = claim is not None and not in_processes
+    native = decoder if isinstance(decoder, NativeDecoder) else None
+
+    def resize(threads: int) -> None:
+        if claim is not None:
+            claim.threads = threads
+        if native is not None:
+            native.resize(threads)
+
+    pacer = Pacer(
+        options.pace,
+        threads=threads,
+        is_chosen=is_chosen,
+        prefetch=options.batches_ahead if in_processes else options.prefetch,
+        memory_bytes=options.memory_bytes,
+        seat=take_seat(local_rank=place.local_rank, local_size=place.local_size) if is_chosen else None,
+        node_threads=threads * place.local_size,
+        resize=resize,
+    )
+    if before is not None:
+        pacer.learn_from(before)
+    return pacer
