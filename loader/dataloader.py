@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from ..formats import StateError, UsageError
 from ..formats.packed_set import PackedSet
-from .arbiter import take_seat
 from .batch import Batch
 from .buffers import BufferPool
 from .cores import Claim, decode_threads
@@ -33,9 +32,9 @@ from .faults import FaultPolicy
 from .feeder import FeederEngine, Feeding
 from .fetch import FetchAhead
 from .fetch_epochs import ENCODED_SHARE, EpochFetcher
-from .native_decode import NativeDecoder, default_decoder
+from .native_decode import default_decoder
 from .options import LoaderOptions
-from .pacer import Pacer
+from .pacer import Pacer, begin_pacer
 from .plain import PlainState
 from .plain_iterator import plain_iterator
 from .plan import Plan
@@ -354,7 +353,9 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         waits = 2 if self._decoder.whole_step and not processes else 1
         # Threads that were asked for by number are not shared.
         claim = Claim(self.num_workers, at_least=waits) if self._chooses_threads and self.num_workers else None
-        pacer = self._pacer = self._new_pacer(claim, in_processes=processes > 0)
+        pacer = self._pacer = begin_pacer(
+            options, self.topology, self._decoder, claim, threads=self.num_workers, in_processes=processes > 0, before=self._pacer
+        )
         if processes:
             feeding = Feeding(
                 dataset=self._dataset,
@@ -451,32 +452,6 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         plan = self._start.plan(self._view.info, self._order)
         recipe = self._recipe(plan, self._faults(plan), self._delivery(plan, in_processes=False))
         return recipe, plan.steps * self._options.accumulate
-
-    def _new_pacer(self, claim: Claim | None, *, in_processes: bool) -> Pacer:
-        """Return what decides how many threads work and how far ahead; feeder processes keep what they were given."""
-        options, place = self._options, self.topology
-        is_chosen = claim is not None and not in_processes
-        native = self._decoder if isinstance(self._decoder, NativeDecoder) else None
-
-        def resize(threads: int) -> None:
-            if claim is not None:
-                claim.threads = threads
-            if native is not None:
-                native.resize(threads)
-
-        pacer = Pacer(
-            options.pace,
-            threads=self.num_workers,
-            is_chosen=is_chosen,
-            prefetch=options.batches_ahead if in_processes else options.prefetch,
-            memory_bytes=options.memory_bytes,
-            seat=take_seat(local_rank=place.local_rank, local_size=place.local_size) if is_chosen else None,
-            node_threads=self.num_workers * place.local_size,
-            resize=resize,
-        )
-        if self._pacer is not None:
-            pacer.learn_from(self._pacer)
-        return pacer
 
 
 class _PackedIterator:
