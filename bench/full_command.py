@@ -30,7 +30,8 @@ def full(
 
     sizes = Sizes.tiny() if tiny else Sizes.full()
     limit_s = None if minutes is None else minutes * 60
-    run = FullRun(FullOptions(out=out, cache=cache_of(cache), peers=names, limit_s=limit_s, sizes=sizes), say=report)
+    place = cache_of(cache).resolve()
+    run = FullRun(FullOptions(out=out.resolve(), cache=place, peers=names, limit_s=limit_s, sizes=sizes), say=report)
     run.prepare()
     if prepare:
         say("prepared")

@@ -126,11 +126,11 @@ def cache_of(given: Path | None) -> Path:
 
 
 def wanted_peers(names: str) -> list[str]:
-    """Return the peers that a comma-separated list names, or all; headway among them."""
+    """Return the peers that a comma-separated list names, or all; headway first, so that no time limit leaves it out."""
     from .peers.registry import PEERS
 
     wanted = [name.strip() for name in names.split(",") if name.strip()] or list(PEERS)
-    return wanted if "headway" in wanted else [*wanted, "headway"]
+    return ["headway", *(name for name in wanted if name != "headway")]
 
 
 def _data(data: Path | None, name: str, samples: int | None, cache: Path) -> Path:

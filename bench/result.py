@@ -55,7 +55,7 @@ class Result:
     def to_json(self) -> dict[str, Value]:
         """Return plain JSON data, secrets cut, in the order documented above."""
         machine = self.machine or describe()
-        command = self.command or [Path(sys.argv[0]).name, *sys.argv[1:]]
+        command = self.command or [_program(), *sys.argv[1:]]
         data: dict[str, Value] = {
             "headway_bench": SCHEMA_VERSION,
             "bench": self.bench,
@@ -102,6 +102,12 @@ def read_result(path: Path) -> dict[str, Value]:
         found = data.get("headway_bench") if isinstance(data, dict) else type(data).__name__
         raise SetError(f"cannot read bench result {str(path)!r}: found version {found!r}, expected {SCHEMA_VERSION}")
     return data
+
+
+def _program() -> str:
+    """Return what was run as its user calls it: `python -m headway.tools.main` is `headway`."""
+    name = Path(sys.argv[0]).name
+    return "headway" if name == "main.py" else name
 
 
 def _plain(value: object) -> Value:

@@ -58,5 +58,8 @@ def test_a_part_that_fails_says_why_and_one_that_works_is_kept(tmp_path: Path) -
     assert "W1-4" in states["node-1"]["why"]  # that set was not made
     assert states["limits-W3"]["state"] == "done"
     assert read_result(tmp_path / "out" / "limits-W3.json")["bench"] == "limits"
+    text = (tmp_path / "out" / "limits-W3.json").read_text()
+    assert "$CACHE/sets/W3-600" in text  # published results do not tell where things lay
+    assert str(tmp_path) not in text
     assert (tmp_path / "out" / "node-1.log").exists()
     assert not (tmp_path / "out" / "limits-W3.log").exists()
