@@ -39,7 +39,7 @@ _SLOT: Final = np.dtype(
 )
 _SILENT_S: Final = 5.0  # longer than this between two steps (validation, a checkpoint), and a rank leaves its share to others
 _LOOK_S: Final = 2.0  # between two looks at which processes live: a read of /proc a rank
-_OLD_S: Final = 86_400.0
+_OLD_S: Final = 60.0  # a file this old whose ranks are all gone was left by a job that was killed
 _MOST_RANKS: Final = 1024
 
 _JOB_VARIABLES: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
@@ -167,7 +167,7 @@ def _began(pid: int) -> int:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove files of jobs that ended long ago without cleaning up."""
+    """Remove files of jobs that ended without cleaning up."""
     before = time.time() - _OLD_S
     for path in directory.glob("ranks-*"):
         with contextlib.suppress(OSError):

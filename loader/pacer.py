@@ -148,7 +148,7 @@ class Pacer:
         assert self._seat is not None
         step_s = self.own_s or now_s - self._delivered_s
         due = now_s if waits else float(deadline(now_s + step_s, step_s, self._ready))
-        needed = self.most_threads if self._ready < self.batches else 1
+        needed = self.most_threads if self._ready < self.batches else 0
         self._seat.say(now_s, deadline_s=due, work_s=self._waited_s, decode=needed, waits=waits)
 
 
