@@ -2,7 +2,7 @@
 
 An extent is an aligned megabyte of a shard, kept as a file `<2 hex>/<SHA-256 of the shard>/<number>` and published by rename. Who
 reads compares payload hashes, and drops an extent that fails; so nothing is synced, and nothing here is trusted. A catalogue
-says which files are ours and how big: only those, by inode, are ever removed. When the limit is met, the extent goes whose
+says which files are ours and how big: only those, by inode and time, are ever removed. When the limit is met, the extent goes whose
 next use, as all live processes published it (`next_uses.py`), is farthest (Belady, 1966) – be it the new one.
 """
 
@@ -13,6 +13,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,9 +35,12 @@ log = logging.getLogger("headway")
 # 1 MiB: some payloads of a frame, read in 1 ms from disk; a shard has a few hundred, and eviction works on what is used together.
 EXTENT: Final = 1 << 20
 
-_ENTRY: Final = np.dtype([("shard", "V32"), ("extent", "<i8"), ("bytes", "<i8"), ("inode", "<u8"), ("since", "<i8")])
+_ENTRY: Final = np.dtype(
+    [("shard", "V32"), ("extent", "<i8"), ("bytes", "<i8"), ("inode", "<u8"), ("written_ns", "<i8"), ("since", "<i8")]
+)
 _GROW: Final = 1024  # entries
 _SHARE: Final = 64  # of the extents that are held, one part is chosen for eviction at once
+_TRUE_S: Final = 0.2  # for so long that choice stands, while plans go on
 _DEFAULT_SHARE: Final = 0.5
 
 
@@ -86,6 +90,7 @@ class RangeCache:
         self.uses = root / "uses"
         private_directory(self.uses)
         self._next_uses = NextUses(self.uses)
+        self._chosen_s = 0.0
         self._victims: list[tuple[float, bytes, int]] = []  # guarded by the catalogue's lock
         self._sweep()
         if limit_bytes is None:
@@ -121,16 +126,14 @@ class RangeCache:
 
     def locks(self, shard: str) -> ByteLocks:
         """Return the shard's locks, by extent: who holds one fetches it."""
-        folder = self._path(shard, 0).parent
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return ByteLocks(folder / "lock")
+        return ByteLocks(self._folder(shard) / "lock")
 
     def publish(self, shard: str, extent: int, data: memoryview) -> bool:
         """Keep an extent, if what was kept already is not needed sooner; False if it is not kept, for whatever reason."""
         target = self._path(shard, extent)
         aside = target.parent / f".{process_name()}-{extent}"
         try:
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder(shard)
             with self._locked() as catalogue:
                 room = self._make_room(catalogue, bytes.fromhex(shard), extent, len(data))
             if not room:
@@ -141,13 +144,13 @@ class RangeCache:
                     done = 0
                     while done < len(data):
                         done += file.write(data[done:])
-                inode = os.fstat(number).st_ino
+                written = os.fstat(number)
             finally:
                 os.close(number)
             with self._locked() as catalogue:
                 if not self._make_room(catalogue, bytes.fromhex(shard), extent, len(data)):
                     return False
-                catalogue.put(bytes.fromhex(shard), extent, len(data), inode)
+                catalogue.put(bytes.fromhex(shard), extent, written)
                 os.replace(aside, target)
             return True
         except OSError as error:
@@ -177,10 +180,11 @@ class RangeCache:
         mine = float(self._next_uses.seconds(extent_keys([shard], np.array([extent], np.int64)))[0])
         refreshed = False
         while need > 0:
-            if not self._victims or self._victims[-1][0] <= mine < np.inf:
+            is_old = time.monotonic() - self._chosen_s > _TRUE_S and not refreshed
+            if is_old or not self._victims or self._victims[-1][0] <= mine < np.inf:
                 if refreshed:
                     return False  # everything that is held is needed sooner
-                refreshed = True
+                refreshed, self._chosen_s = True, time.monotonic()
                 self._victims = self._choose(catalogue)
                 continue
             _, victim, number = self._victims.pop()
@@ -202,9 +206,17 @@ class RangeCache:
         entry = catalogue.entries[at]
         path = self._path(bytes(entry["shard"]).hex(), int(entry["extent"]))
         with suppress(OSError):
-            if path.lstat().st_ino == int(entry["inode"]):
+            found = path.lstat()
+            if (found.st_ino, found.st_mtime_ns) == (int(entry["inode"]), int(entry["written_ns"])):
                 path.unlink()
         catalogue.entries[at] = np.zeros((), _ENTRY)
+
+    def _folder(self, shard: str) -> Path:
+        """Return the folder of a shard's extents, made if need be."""
+        folder = self._path(shard, 0).parent
+        for each in (folder.parent, folder):  # mkdir gives its mode to the last folder only
+            each.mkdir(mode=0o700, exist_ok=True)
+        return folder
 
     def _path(self, shard: str, extent: int) -> Path:
         return self.root / shard[:2] / shard / str(extent)
@@ -239,7 +251,7 @@ class _Catalogue:
         at = np.flatnonzero((self.entries["extent"] == extent) & (self.entries["bytes"] > 0))
         return [place for place in at.tolist() if bytes(self.entries["shard"][place]) == shard]
 
-    def put(self, shard: bytes, extent: int, size: int, inode: int) -> None:
+    def put(self, shard: bytes, extent: int, written: os.stat_result) -> None:
         """Write an extent's entry, over the one it has."""
         free = self.find(shard, extent) or np.flatnonzero(self.entries["bytes"] == 0)[:1].tolist()
         if not free:
@@ -247,7 +259,7 @@ class _Catalogue:
             os.ftruncate(self._number, (len(self.entries) + _GROW) * _ENTRY.itemsize)
             self._map()
         since = int(self.entries["since"].max(initial=0)) + 1
-        self.entries[free[0]] = (shard, extent, size, inode, since)
+        self.entries[free[0]] = (shard, extent, written.st_size, written.st_ino, written.st_mtime_ns, since)
 
     def _map(self) -> None:
         size = os.fstat(self._number).st_size // _ENTRY.itemsize * _ENTRY.itemsize

@@ -46,6 +46,7 @@ _ROUND_S: Final = 0.5
 _RECENT: Final = 16
 _PLACED_AHEAD: Final = 4  # steps looked up in one go: more would wait for the index of shards that are needed much later
 _INDEX_STEPS: Final = 64  # steps whose shards are opened ahead
+_SOON: Final = 3  # × the 98th percentile: a second request now may still be in time, one sent a moment later may not
 _JOIN_S: Final = 5.0
 
 
@@ -60,9 +61,10 @@ class PacedHedging:
         given = self._pace.hedge_after_s
         return hedge_after(p50_s=p50_s, p98_s=p98_s, left_s=left_s) if given is None else given
 
-    def allows(self, traffic: Traffic) -> bool:
-        """Whether one more stays within the budget."""
-        return may_hedge(traffic.requests, traffic.hedged, share=self._pace.hedge_share)
+    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
+        """Whether one more stays within the budget, of which half is kept for what will soon be late."""
+        share = self._pace.hedge_share * (1.0 if left_s < _SOON * p98_s else 0.5)
+        return may_hedge(traffic.requests, traffic.hedged, share=share)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,7 +278,6 @@ class FetchAhead(Generic[B]):
         want_by = self._want_by(step.number)
         if self.uses is not None:
             self.uses.seen(list(shards))
-            self.uses.advance(self.base + step.number + 1, self._step_s())
         for (remote, shard), found in wanted.items():
             places = [found[at] for at in sorted(found)]
             self._adopt(remote)
@@ -312,6 +313,10 @@ class FetchAhead(Generic[B]):
             step.ended_ns = now_ns()
             self._landed += 1
             self._changed.notify_all()
+            awaited = min((each.number for each in self._coming.values() if not each.ended_ns), default=step.number + 1)
+        if self.uses is not None:
+            # Until its bytes are here, a step's extents are needed at once: by this rank, whoever fetches them.
+            self.uses.advance(self.base + awaited, self._step_s())
         if self.wake is not None:
             self.wake()
 

@@ -69,8 +69,8 @@ class Hedging(Protocol):
         """Return the seconds without any news after which that is; its bytes are wanted in `left_s`."""
         ...
 
-    def allows(self, traffic: Traffic) -> bool:
-        """Whether one more is within the budget."""
+    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
+        """Whether one more is within the budget, for bytes that are wanted in `left_s`."""
         ...
 
 
@@ -84,7 +84,7 @@ class ByPercentile:
         """Return the 98th percentile."""
         return p98_s
 
-    def allows(self, traffic: Traffic) -> bool:
+    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
         """Whether one more stays within the share; the very first may be one."""
         return self.share > 0 and traffic.hedged + 1 <= max(1.0, self.share * traffic.requests)
 
@@ -216,7 +216,7 @@ class RangeReader:
                     wait_s = heard + after - now
                     if wait_s <= 0:
                         wait_s = _RECHECK_S
-                        if not self._is_throttled and self.hedging.allows(self.traffic):
+                        if not self._is_throttled and self.hedging.allows(self.traffic, p98_s=p98, left_s=want_by - now):
                             self.traffic.hedged += 1
                             send()
                             second = next(reversed(attempts))
@@ -260,6 +260,10 @@ class RangeReader:
                             since = at
                             patience.reschedule(asyncio.get_running_loop().time() + _SLOW_S)
                 return Answer(data=body.toreadonly(), version=version)
+            except asyncio.CancelledError:
+                if is_first:  # it would have taken longer still: left out, the slow ones would not be seen as slow
+                    self._first.append(time.monotonic() - sent)
+                raise
             except Exception as error:
                 failure = classify(error)
                 what = f"reading {length} bytes at {start} of {name!r}"
