@@ -18,10 +18,12 @@ from ..loader.dataloader import DataLoader
 from ..loader.dataset import Dataset, open_dataset
 from ..loader.images import Images
 from ..loader.options import LoaderOptions
+from ..loader.recorder import Recorder, Sources, Step
 from ..loader.stall import STAGES, Booked, Stage, StallLedger, Trail
 from ..loader.telemetry import Telemetry
+from ..loader.topology import Topology
 
-__all__ = ["booking_s", "measure_ledger", "open_for_bench", "summarise"]
+__all__ = ["booking_s", "measure_ledger", "open_for_bench", "summarise", "writing_s"]
 
 CASES: Final = ("off", "ledger", "files")
 _WARM: Final = 2
@@ -81,8 +83,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:  # Any: va
     """Return medians over the rounds."""
     keys = ("ledger_cost", "files_cost", "ledger_wall_cost", "files_wall_cost", "off_cpu_us", "ledger_cpu_us", "files_cpu_us")
     found: dict[str, float] = {key: median(row[key] for row in rows) for key in keys}
-    booking = booking_s() * 1e6
-    return {**found, "booking_us": booking, "booking_share": booking / found["off_cpu_us"]}
+    for name, seconds in (("booking", booking_s()), ("writing", writing_s())):
+        found |= {f"{name}_us": seconds * 1e6, f"{name}_share": seconds * 1e6 / found["off_cpu_us"]}
+    return found
 
 
 def booking_s(calls: int = 20_000) -> float:
@@ -102,6 +105,25 @@ def booking_s(calls: int = 20_000) -> float:
             ledger.delivered(trail)
         best = min(best, (time.process_time() - began) / calls)
     return best
+
+
+def writing_s(steps: int = 20_000) -> float:
+    """Return the processor seconds that a step's line in the ledger's file takes, by itself."""
+    trail = Trail()
+    for stage in STAGES[1:3] + STAGES[6:8]:
+        trail.begin(stage)
+        trail.end()
+    with tempfile.TemporaryDirectory(prefix="headway-bench-") as directory:
+        recorder = Recorder(Telemetry(directory=directory), Topology())
+        recorder.begin(Sources(dict, lambda: "plan"))
+        began = time.process_time()
+        for number in range(steps):
+            booked = Booked(10**12 + number, 300_000, 100_000, {"decode": 90_000, "handover": 10_000})
+            recorder.delivered(Step(0, number, booked, 1, 4, 1 << 20, trail))
+        recorder.ended(None)
+        took = time.process_time() - began
+        recorder.close()
+    return took / steps
 
 
 def open_for_bench(location: Path, image: tuple[int, int]) -> Dataset:

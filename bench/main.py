@@ -307,7 +307,8 @@ def _ledger(
             )
     found = summarise(rows)
     say(f"median of {found['off_cpu_us']:,.0f} µs a step: ledger {found['ledger_cost']:+.2%}, files {found['files_cost']:+.2%}")
-    say(f"booking a step takes {found['booking_us']:.1f} µs by itself, {found['booking_share']:.2%} of it")
+    for name in ("booking", "writing"):
+        say(f"{name} a step takes {found[f'{name}_us']:.1f} µs by itself, {found[f'{name}_share']:.2%} of it")
     if json_path is not None:
         settings: dict[str, Value] = {"set": str(location), "batch_size": batch_size, "steps": steps, "rounds": rounds}
         wall = time.monotonic() - started
