@@ -164,7 +164,8 @@ class Staging:
 
     def clear(self) -> None:
         """Remove the staging directory, and the destination too if this run made it and nothing is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        for _ in range(2):  # what the system refused once it may allow now; what stays is swept by the next run
+            shutil.rmtree(self.path, ignore_errors=True)
         self.release()
         self._forget_empty()
 
