@@ -474,7 +474,8 @@ class _PackedIterator:
         self._pacer = loader._pacer
         weakref.finalize(self, self._pacer.close)
         self._engine.start()
-        loader._stats.begun(Sources(partial(_values, self._engine, self._pacer, loader._dataset.packed), self._engine.awaited))
+        values = partial(_values, self._engine, self._pacer, self._fetch, loader._dataset.packed)
+        loader._stats.begun(Sources(values, self._engine.awaited))
 
     def __iter__(self) -> _PackedIterator:
         return self
@@ -524,9 +525,10 @@ class _PackedIterator:
             self._loader._stats.ended()
 
 
-def _values(engine: Engine[Batch], pacer: Pacer, packed: PackedSet) -> dict[str, float]:
+def _values(engine: Engine[Batch], pacer: Pacer, fetch: FetchAhead[Batch] | None, packed: PackedSet) -> dict[str, float]:
     """Return what is chosen and held now, by its name in `metrics`."""
-    return engine.values() | pacer.values() | store_values(packed, time.monotonic())
+    ahead = {} if fetch is None else fetch.values()
+    return engine.values() | pacer.values() | store_values(packed, time.monotonic()) | ahead
 
 
 def _unpickled(kind: type[DataLoader], arguments: dict[str, Any], state: dict[str, Any] | None) -> DataLoader:  # Any: see above

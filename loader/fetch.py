@@ -29,7 +29,7 @@ from .located import Located
 from .pace import InFlight, Pace, Round, hedge_after, hold, may_hedge, needed_rate, ramp, steer
 from .plan import Planned
 from .plan_uses import PlanUses
-from .stall import note, now_ns
+from .stall import note, now_ns, within
 from .steps import StepRecipe
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class FetchAhead(Generic[B]):
 
     def begin(self, step: int) -> Begun[B]:
         """Begin a step, its bytes being here or soon."""
-        with self._changed:
+        with within("store"), self._changed:
             self._changed.wait_for(lambda: self.is_here(step), self._stall_s)
             found = self._coming.get(step)
         if found is None or not found.ended_ns:

@@ -128,7 +128,9 @@ def _per_rank(run: RunWaits, blame: Blame) -> list[dict[str, Any]]:  # Any: JSON
     for at, each in enumerate(run.ranks):
         waited, wall = float(run.waited[at].sum()), float(run.wall[at])
         own = waited if blame.is_synchronous else float(blame.lost[at].sum())
-        now = next((line["now"] for line in reversed(each.lines) if isinstance(line.get("now"), dict)), {})
+        now: dict[str, Any] = next(  # Any: JSON
+            (line["now"] for line in reversed(each.lines) if isinstance(line.get("now"), dict)), {}
+        )
         headway_s = now.get("headway_s")
         rows.append(
             {
