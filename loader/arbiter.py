@@ -14,6 +14,7 @@ import logging
 import mmap
 import os
 import stat
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,12 +47,13 @@ _JOB_VARIABLES: Final = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "S
 
 
 class Seat:
-    """One rank's slot in the file of its node and job; used by one thread at a time."""
+    """One rank's slot in the file of its node and job; used by one thread at a time, by several iterators in turn."""
 
     def __init__(self, path: Path, *, local_rank: int, local_size: int) -> None:
         if not 0 <= local_rank < local_size <= _MOST_RANKS:
             raise StoreError(f"cannot take seat {local_rank} of {local_size} in {str(path)!r}: expected 0 to {_MOST_RANKS - 1}")
         self._path, self._own, self._pid = path, local_rank, os.getpid()
+        self._users = 1
         size = local_size * _SLOT.itemsize
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -69,6 +71,11 @@ class Seat:
         mine = self._slots[local_rank : local_rank + 1]
         mine["spoke_s"] = -np.inf
         mine["pid"], mine["began"] = os.getpid(), _began(os.getpid())
+
+    @property
+    def local_rank(self) -> int:
+        """Whose seat this is."""
+        return self._own
 
     def say(self, now_s: float, *, deadline_s: float, work_s: float, decode: int, requests: int = 0, waits: bool = False) -> None:
         """Publish what this rank needs.
@@ -91,10 +98,20 @@ class Seat:
         """Return this rank's share of the node's `slots` requests in flight."""
         return self._share(now_s, "requests", slots)
 
+    def share(self) -> Seat:
+        """Return this seat for one more user, who closes it, too."""
+        self._users += 1
+        return self
+
     def close(self) -> None:
-        """Leave the seat; whoever leaves last removes the file. Harmless when repeated."""
+        """Leave the seat once all its users have; the last rank to leave removes the file."""
         if self._memory.closed or os.getpid() != self._pid:
             return  # a forked child has the mapping, and the seat is its parent's
+        with _lock:
+            self._users -= 1
+            if self._users > 0:
+                return
+            _seats.pop(self._path, None)
         self._slots[self._own : self._own + 1]["pid"] = 0
         self._look(np.inf)
         is_last = not self._alive.any()
@@ -127,8 +144,14 @@ def take_seat(*, local_rank: int, local_size: int, directory: Path | None = None
         return None
     try:
         place = runtime_directory() if directory is None else directory
-        _sweep(place)
-        return Seat(place / f"ranks-{job_key(os.environ)}", local_rank=local_rank, local_size=local_size)
+        path = place / f"ranks-{job_key(os.environ)}"
+        with _lock:
+            held = _seats.get(path)
+            if held is not None and held.local_rank == local_rank:
+                return held.share()  # training and validation of one process are one rank
+            _sweep(place)
+            seat = _seats[path] = Seat(path, local_rank=local_rank, local_size=local_size)
+            return seat
     except (StoreError, OSError) as error:
         log.warning("headway: ranks of this node share its cores evenly, whoever is late: %s", error)
         return None
@@ -181,3 +204,16 @@ def _in_use(path: Path) -> bool:
     return any(
         pid > 0 and _began(pid) == began for pid, began in zip(slots["pid"].tolist(), slots["began"].tolist(), strict=True)
     )
+
+
+# Seats of this process by file; a forked child takes its own.
+_seats: dict[Path, Seat] = {}
+_lock = threading.RLock()  # a finaliser may close a seat in a thread that holds it
+
+
+def _forget() -> None:
+    global _seats, _lock
+    _seats, _lock = {}, threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget)

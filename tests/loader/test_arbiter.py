@@ -51,8 +51,8 @@ def test_slack_shrinks_while_a_rank_says_nothing_until_it_is_taken_for_absent(pr
 def test_the_last_one_to_leave_removes_the_file(private: Path) -> None:
     one, other = seats(private / "ranks", 2)
     one.close()
-    one.close()
     assert (private / "ranks").exists()
+    one.close()
     other.close()
     assert not list(private.iterdir())
 
@@ -126,6 +126,23 @@ def test_old_files_of_dead_jobs_are_swept(private: Path, monkeypatch: pytest.Mon
     assert not old.exists()
     seat.close()
     assert take_seat(local_rank=0, local_size=1, directory=private) is None
+
+
+def test_training_and_validation_of_a_process_share_its_seat(private: Path) -> None:
+    train = take_seat(local_rank=1, local_size=2, directory=private)
+    validation = take_seat(local_rank=1, local_size=2, directory=private)
+    assert train is not None
+    assert validation is train
+    validation.close()
+    now = time.monotonic()
+    train.say(now, deadline_s=now, work_s=0.0, decode=2)
+    assert train.decode_threads(now, 2) == 2
+    train.close()
+    assert not list(private.iterdir())
+    again = take_seat(local_rank=1, local_size=2, directory=private)
+    assert again is not None
+    assert again is not train
+    again.close()
 
 
 def test_jobs_have_names_of_their_own() -> None:
