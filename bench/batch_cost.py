@@ -1,17 +1,17 @@
 """What a batch costs on this node, from real ranks that drain the loader: the numbers that predictions start from.
 
 One rank alone, with one decode thread and with one a core, at two batch sizes: what more threads do not shorten is the serial
-part, what more samples do not lengthen is the part a batch. Core-seconds are those of the whole process.
+part, what more samples do not lengthen is the part a batch. Core-seconds come from ranks that fill all cores together.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from .node import NodeBench, NodeOptions
 __all__ = ["NodeLimits", "encoded_sample_bytes", "measure_node", "read_limits"]
 
 _VERSION: Final = 1
-_BUSY: Final = 0.75
+_MOST_RANKS: Final = 8
 _SAMPLED_ROWS: Final = 4096
 _SAMPLED_ITEMS: Final = 16
 
@@ -50,6 +50,8 @@ class NodeLimits:
     first_batch_s: float
     """From a new iterator to its first batch."""
     first_sample_s: float
+    handover_s: float
+    """What the loader takes of the consumer's own thread each step, the switching between threads included."""
     decoded_sample_bytes: float
     encoded_sample_bytes: float
     image: str = ""
@@ -61,6 +63,7 @@ class NodeLimits:
             serial_s=self.serial_batch_s + batch_size * self.serial_sample_s,
             parallel_s=self.parallel_batch_s + batch_size * self.parallel_sample_s,
             cpu_s=self.cpu_batch_s + batch_size * self.cpu_sample_s,
+            handover_s=self.handover_s,
             first_s=self.first_batch_s + batch_size * self.first_sample_s,
             decoded_bytes=batch_size * self.decoded_sample_bytes,
             encoded_bytes=batch_size * self.encoded_sample_bytes,
@@ -114,63 +117,110 @@ def measure_node(
     *,
     batch_size: int,
     image: tuple[int, int] = (256, 704),
-    seconds: float = 2.0,
+    seconds: float = 1.5,
     rounds: int = 2,
     memory_bytes: int = 1 << 30,
     progress: Callable[[int], None] | None = None,
 ) -> NodeLimits:
-    """Return this node's limits for the bench's set, in four runs a round, each of about `seconds` and a start."""
+    """Return this node's limits for the bench's set, in at most seven runs a round, each of about `seconds` and a start."""
     cores = usable_cores()
     if batch_size > bench.frames:
         raise UsageError(f"{bench.frames} frames do not fill a batch of {batch_size}; lower --batch-size")
     sizes = sorted({batch_size, max(1, batch_size // 4) if 4 * batch_size > bench.frames else 4 * batch_size})
-    cases = [(size, threads) for size in sizes for threads in sorted({1, cores})]
-    batch_s, cpu_s, first_s = (dict.fromkeys(cases, math.inf) for _ in range(3))
+    full = {size: max(1, min(_MOST_RANKS, cores, bench.frames // size)) for size in sizes}
+    cases = [
+        *(_Case(1, size, threads) for size in sizes for threads in sorted({1, cores})),
+        *(_Case(full[size], size, max(1, cores // full[size])) for size in sizes if full[size] > 1),
+    ]
+    best = dict.fromkeys(cases, _Cost())
+    own_s = math.inf
     for _ in range(rounds):
-        for size, threads in cases:
-            options = NodeOptions(
-                ranks=1, batch_size=size, seconds=seconds, image=image, threads=threads, memory_bytes=memory_bytes
-            )
-            (row,) = bench.run(options)
-            rate = float(row["samples_per_s"])
-            if rate:
-                # The best round: whatever else ran on the machine only made the others slower.
-                first_s[size, threads] = min(first_s[size, threads], float(row["first_batch_s"]))
-                each = _without_starts(size / rate, first_s[size, threads], int(row["batches"]), bench.frames // size)
-                batch_s[size, threads] = min(batch_s[size, threads], each)
-                cpu_s[size, threads] = min(cpu_s[size, threads], float(row["cpu_cores"]) * size / rate)
+        for case in cases:
+            rows = bench.run(case.options(seconds=seconds, image=image, memory_bytes=memory_bytes))
+            best[case] = best[case].better(_Cost.of(rows, case.size, bench.frames // (case.ranks * case.size)))
             if progress is not None:
                 progress(1)
-    slow = [case for case in cases if math.isinf(batch_s[case])]
-    if slow:
-        raise UsageError(f"no batch of {slow[0][0]} came within {seconds:g} s; lower --batch-size")
-    found: dict[int, tuple[float, float, float, float]] = {}
+        # A consumer that never waits for long: what the loader takes of its own thread.
+        case = _Case(1, batch_size, cores)
+        step_s = 1.5 * best[case].batch_s
+        if math.isfinite(step_s):
+            (row,) = bench.run(case.options(seconds=seconds, image=image, memory_bytes=memory_bytes, step_s=step_s))
+            if rate := float(row["samples_per_s"]):
+                own_s = min(own_s, max(0.0, batch_size / rate * (1 - float(row["waited_share"])) - step_s))
+        if progress is not None:
+            progress(1)
+    if slow := [case for case in cases if math.isinf(best[case].batch_s)]:
+        raise UsageError(f"no batch of {slow[0].size} came within {seconds:g} s; lower --batch-size")
+    parts: list[dict[int, float]] = [{}, {}, {}, {}]
     for size in sizes:
-        one, most = batch_s[size, 1], batch_s[size, cores]
-        parallel = min(one, max(0.0, (one - most) / (1 - 1 / cores))) if cores > 1 else one
-        cpu = cpu_s[size, cores]
-        if cpu > _BUSY * cores * most:  # what all cores together then reached is what a node has: the rest goes into switching
-            cpu = cores * most
-        found[size] = one - parallel, parallel, cpu, min(first_s[size, 1], first_s[size, cores])
+        one, most = best[_Case(1, size, 1)], best[_Case(1, size, cores)]
+        parallel = min(one.batch_s, max(0.0, (one.batch_s - most.batch_s) / (1 - 1 / cores))) if cores > 1 else one.batch_s
+        together = best.get(_Case(full[size], size, max(1, cores // full[size])))
+        # What ranks that share all cores reach is what a node has: the rest goes into switching between them.
+        cpu = most.cpu_s if together is None else max(most.cpu_s, cores * together.batch_s / full[size])
+        values = one.batch_s - parallel, parallel, cpu, min(one.first_s, most.first_s)
+        for part, value in zip(parts, values, strict=True):
+            part[size] = value
+    serial, shared, cpu_part, first = map(_line, parts)
     with _dataset(bench, image) as dataset:
         encoded, decoded = encoded_sample_bytes(dataset.packed), _decoded_sample_bytes(dataset)
-    serial, parallel_part, cpu_part, first = (
-        _line({size: values[place] for size, values in found.items()}) for place in range(4)
-    )
     return NodeLimits(
         cores=cores,
         serial_batch_s=serial[0],
         serial_sample_s=serial[1],
-        parallel_batch_s=parallel_part[0],
-        parallel_sample_s=parallel_part[1],
+        parallel_batch_s=shared[0],
+        parallel_sample_s=shared[1],
         cpu_batch_s=cpu_part[0],
         cpu_sample_s=cpu_part[1],
         first_batch_s=first[0],
         first_sample_s=first[1],
+        handover_s=own_s if math.isfinite(own_s) else 0.0,
         decoded_sample_bytes=decoded,
         encoded_sample_bytes=encoded,
         image=f"{image[0]}x{image[1]}",
     )
+
+
+class _Case(NamedTuple):
+    """One kind of run; the consumer takes whatever comes."""
+
+    ranks: int
+    size: int
+    threads: int
+
+    def options(self, *, seconds: float, image: tuple[int, int], memory_bytes: int, step_s: float = 0.0) -> NodeOptions:
+        """Return the run."""
+        return NodeOptions(
+            ranks=self.ranks,
+            batch_size=self.size,
+            threads=self.threads,
+            seconds=seconds,
+            image=image,
+            memory_bytes=memory_bytes,
+            consumer_ms=step_s * 1e3,
+        )
+
+
+class _Cost(NamedTuple):
+    """What a run showed of a batch, seconds; of several, the best: what else ran on the machine only made others slower."""
+
+    batch_s: float = math.inf
+    cpu_s: float = math.inf
+    first_s: float = math.inf
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]], size: int, epoch_batches: int) -> _Cost:
+        """Return what the ranks' rows say; nothing where a rank delivered nothing."""
+        rates = [float(row["samples_per_s"]) for row in rows]
+        if not all(rates):
+            return cls()
+        each, first = size * len(rates) / sum(rates), min(float(row["first_batch_s"]) for row in rows)
+        cpu = sum(float(row["cpu_cores"]) for row in rows) / sum(rates) * size
+        return cls(_without_starts(each, first, int(rows[0]["batches"]), epoch_batches), cpu, first)
+
+    def better(self, other: _Cost) -> _Cost:
+        """Return the lower of each."""
+        return _Cost(*map(min, zip(self, other, strict=True)))
 
 
 def _without_starts(batch_s: float, first_s: float, batches: int, epoch_batches: int) -> float:

@@ -65,7 +65,7 @@ _MEASURED: Final = {"W1": 4, "W2": 16, "W3": 256, "W4": 16}
 """Batch size at which a workload is measured; a quarter or four times as many beside it."""
 
 CONFIGURATIONS: Final = (
-    Configuration(load="W1", ranks=2, batch_size=4),
+    Configuration(load="W1", ranks=2, batch_size=8),
     Configuration(load="W1", ranks=1, batch_size=8),
     Configuration(load="W1", ranks=1, batch_size=4, consumer=1.5),
     Configuration(load="W1", ranks=2, batch_size=2, consumer=1.0),
@@ -74,7 +74,7 @@ CONFIGURATIONS: Final = (
     Configuration(load="W2", ranks=1, batch_size=8, threads=1),
     Configuration(load="W2", ranks=2, batch_size=16, consumer=3.0),
     Configuration(load="W3", ranks=1, batch_size=512),
-    Configuration(load="W3", ranks=2, batch_size=128),
+    Configuration(load="W3", ranks=2, batch_size=512),
     Configuration(load="W4", ranks=2, batch_size=32),
     Configuration(load="W4", ranks=1, batch_size=32, consumer=1.5),
 )
@@ -97,7 +97,7 @@ def predict_all(
         bench = NodeBench(_make(name, scratch, say=say))
         image = _TARGET[name]
         say(f"{name}: measuring what a batch costs")
-        limits = measure_node(bench, batch_size=_MEASURED[name], image=image, seconds=min(seconds, 2.0))
+        limits = measure_node(bench, batch_size=_MEASURED[name], image=image, seconds=min(seconds, 1.5))
         for configuration in configurations:
             if configuration.load != name:
                 continue

@@ -56,6 +56,8 @@ class BatchCost:
     """Core-seconds in all, which the ranks of a node compete for."""
     decoded_bytes: float
     encoded_bytes: float
+    handover_s: float = 0.0
+    """What handing a batch over adds to the consumer's step."""
     first_s: float = 0.0
     """From a new iterator to its first batch: threads started, steps planned, nothing ready yet."""
     spread: float = 0.0

@@ -314,7 +314,7 @@ class _Run:
         slowest = int(begin.argmax())
         self.began[step] = together
         self.waits[step, why[slowest]] = max(0.0, together - float(asked.max()))
-        own = np.full(job.ranks, job.step_s)
+        own = np.full(job.ranks, job.step_s + self.of.cost.handover_s)
         if job.step_spread:
             own = own * np.maximum(1 + job.step_spread * self.random.standard_normal(job.ranks), 0.1)
         end = together + own.max()
@@ -337,7 +337,7 @@ class _Run:
         }
         busy["decode threads"] = float(self.used[_THREADS].max()) / wall
         busy["store latency"] = float(self.used[_LATENCY].max()) / wall
-        busy["consumer"] = job.step_s * steps / wall
+        busy["consumer"] = (job.step_s + cost.handover_s) * steps / wall
         held = self.held
         return Outcome(
             steps=steps,

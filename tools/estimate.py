@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["estimate_command"]
 
-_MEASURING_RUNS = 8
+_MEASURING_RUNS = 14
 _PAGE_CACHE_SHARE = 0.6  # of the memory: a set larger than this is read from its disk
 
 

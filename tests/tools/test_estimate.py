@@ -24,6 +24,7 @@ LIMITS = NodeLimits(
     cpu_sample_s=0.02,
     first_batch_s=0.05,
     first_sample_s=0.0,
+    handover_s=0.0,
     decoded_sample_bytes=13e6,
     encoded_sample_bytes=1e6,
     image="256x704",
