@@ -24,13 +24,13 @@ class Borders:
 
     def __init__(self, starts: Ints) -> None:
         self._starts = starts
-        self._hints: tuple[int, NDArray[np.intp]] | None = None  # made on first use
+        self._hints: tuple[int, Ints] | None = None  # made on first use
 
     def holder(self, numbers: NDArray[Any]) -> Ints:
         """Return the range of each of `numbers` (n,), all within the ranges; empty ranges hold nothing."""
         if not len(numbers):
             return np.zeros(0, np.int64)
-        shift, hints = self._hints or self._make_hints()
+        shift, hints = self.hints()
         found = hints[numbers >> shift]
         for _ in range(_MOST_STEPS):
             beyond = self._starts[found + 1] <= numbers
@@ -39,7 +39,11 @@ class Borders:
             found = found + beyond
         return np.asarray(np.searchsorted(self._starts, numbers, side="right") - 1, np.int64)
 
-    def _make_hints(self) -> tuple[int, NDArray[np.intp]]:
+    def hints(self) -> tuple[int, Ints]:
+        """Return (shift, hints): range hints[n >> shift] is at or before the one that holds n."""
+        return self._hints or self._make_hints()
+
+    def _make_hints(self) -> tuple[int, Ints]:
         total = int(self._starts[-1])
         shift = max(0, total.bit_length() - (_HINTS * len(self._starts)).bit_length())
         firsts = np.arange((total >> shift) + 1, dtype=np.int64) << shift

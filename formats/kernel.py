@@ -168,9 +168,16 @@ class Step:
         self.status = status
         """int8 (jobs,), images first, then copies: a `Status` each, complete once `wait` returns True."""
 
-    def wait(self, timeout_s: float) -> bool:
-        """Return True when all jobs are done, False if `timeout_s` passes first; Ctrl-C interrupts within 0.1 s."""
-        return bool(self._handle.wait(timeout_s))
+    def wait(self, timeout_s: float, *, help: bool = False) -> bool:
+        """Return True when all jobs are done, False if `timeout_s` passes first; Ctrl-C interrupts within 0.1 s.
+
+        With `help` the caller does jobs that no thread has begun.
+        """
+        return bool(self._handle.wait(timeout_s, help))
+
+    def is_done(self) -> bool:
+        """Tell whether all jobs are done."""
+        return bool(self._handle.is_done())
 
     def cancel(self) -> None:
         """Drop the jobs not yet begun; return when none is running."""
@@ -261,16 +268,17 @@ def xxh3_64(data: Any) -> int:  # Any: a contiguous buffer
     return int(xxhash.xxh3_64_intdigest(data))
 
 
-def locate(starts: Ints, offsets: Ints, numbers: Ints) -> tuple[Ints, Ints, int]:
+def locate(starts: Ints, offsets: Ints, hints: Ints, shift: int, numbers: Ints) -> tuple[Ints, Ints, int]:
     """Return (part, row in the part's shard, how many) of `numbers` (n,); the first that no part holds ends the count.
 
-    Part k holds the numbers [starts[k], starts[k + 1]), in its shard from offsets[k] on.
+    Part k holds the numbers [starts[k], starts[k + 1]), in its shard from offsets[k] on; hints[n >> shift] is a part at or
+    before the one that holds n.
     """
     native = _load()
     assert native is not None, "callers ask available() first"
     numbers = np.ascontiguousarray(numbers)
     part, row = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-    return part, row, int(native.locate(starts, offsets, numbers, part, row))
+    return part, row, int(native.locate(starts, offsets, hints, numbers, part, row, shift))
 
 
 class Take(Protocol):
@@ -278,6 +286,10 @@ class Take(Protocol):
 
     def wait(self, timeout_s: float) -> bool:
         """Return True when all rows are there, False if `timeout_s` passes first; IndexError for a row that there is not."""
+        ...
+
+    def is_done(self) -> bool:
+        """Tell whether nobody works on them any more."""
         ...
 
 

@@ -80,7 +80,8 @@ class PartTable:
     def locate(self, rows: Ints, what: str) -> tuple[Ints, Ints]:
         """Return the part of each global row, and its row inside the shard."""
         if len(rows) and len(self.shard) and kernel.available():
-            part, local, good = kernel.locate(self.starts, self.offset, rows)
+            shift, hints = self.borders.hints()
+            part, local, good = kernel.locate(self.starts, self.offset, hints, shift, rows)
             if good == len(rows):
                 return part, local
         self.check(rows, what)

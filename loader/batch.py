@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 __all__ = ["Batch", "to_tensors"]
 
@@ -48,6 +47,9 @@ class Batch(dict[str, Any]):  # Any: tensors, lists of text and dicts of them, a
     >>> batch.to("cpu")["id"].tolist()
     [3, 4]
     """
+
+    samples: int = 0
+    """How many samples are valid, as a loader counted them when it made the batch."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return a batch whose tensors are on `device`; lists and the state are shared.
@@ -71,28 +73,34 @@ def to_tensors(value: Any, bfloat16: frozenset[str] = frozenset(), key: str = ""
 
     Keys (dotted) in `bfloat16` hold the bits of bfloat16 numbers as uint16.
     """
-    if isinstance(value, np.ndarray):
-        return _tensor(value, is_bfloat16=key in bfloat16)
     if isinstance(value, dict):
-        if not bfloat16:  # no key is asked for
-            return {name: to_tensors(item) for name, item in value.items()}
-        return {name: to_tensors(item, bfloat16, f"{key}.{name}" if key else name) for name, item in value.items()}
-    return value
+        if bfloat16:
+            return {name: to_tensors(item, bfloat16, f"{key}.{name}" if key else name) for name, item in value.items()}
+        found = {}
+        for name, item in value.items():  # one loop and no call an array: this is most of what a batch of small records costs
+            if isinstance(item, np.ndarray):
+                # A broadcast or mapped array is copied: torch has no read-only tensors.
+                found[name] = torch.from_numpy(item if item.flags.carray else item.copy())
+            else:
+                found[name] = to_tensors(item) if isinstance(item, dict) else item
+        return found
+    if not isinstance(value, np.ndarray):
+        return value
+    value = value if value.flags.carray else value.copy()
+    return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16) if key in bfloat16 else torch.from_numpy(value)
 
 
-def _tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:  # Any: dtypes by schema
-    flags = array.flags
-    if not flags.writeable or not flags.c_contiguous:
-        array = array.copy()  # a broadcast or mapped array: torch has no read-only tensors
-    if is_bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
-
-
-def _nbytes(value: Any) -> int:  # Any: nested, see Batch
-    if isinstance(value, torch.Tensor):
-        return value.nbytes
-    return sum(map(_nbytes, value.values())) if isinstance(value, dict) else 0
+def _nbytes(value: dict[str, Any]) -> int:  # Any: nested, see Batch
+    total = 0
+    for item in value.values():
+        kind = type(item)
+        if kind is torch.Tensor:  # to ask isinstance of what is no tensor costs more than all the rest
+            total += item.nbytes
+        elif kind is dict:
+            total += _nbytes(item)
+        elif kind is not list and isinstance(item, torch.Tensor):
+            total += item.nbytes
+    return total
 
 
 def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # Any: nested, see Batch

@@ -11,7 +11,6 @@ import ctypes
 import mmap
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -81,16 +80,21 @@ class BufferPool:
             )
         started = time.monotonic()
         while True:
-            with self._lock:
-                blocks = self._take(classes)
-            if blocks is not None:
-                return [self._lend(block)[:size] for block, size in zip(blocks, sizes, strict=True)]
+            leased = self.try_lease(sizes)
+            if leased is not None:
+                return leased
             if cancelled is not None and cancelled():
                 return []
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
                 raise StalledError(self.why(what, waited))
             time.sleep(_POLL_S)
+
+    def try_lease(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | None:
+        """Return the same as `lease`, or None where it would have to wait."""
+        with self._lock:
+            blocks = self._take([block_bytes(size) for size in sizes])
+        return None if blocks is None else [self._lend(block)[:size] for block, size in zip(blocks, sizes, strict=True)]
 
     def why(self, what: str, waited: float) -> str:
         """Return what a person whose program waits for memory needs to know."""
@@ -134,7 +138,7 @@ class BufferPool:
 
     def _lend(self, block: mmap.mmap) -> NDArray[np.uint8]:
         owner = _bytes_type(len(block)).from_buffer(block)
-        weakref.finalize(owner, self._returned.append, block).atexit = False
+        owner.block, owner.give_back = block, self._returned.append
         view: NDArray[np.uint8] = np.frombuffer(memoryview(owner), np.uint8)
         return view
 
@@ -154,8 +158,12 @@ def _private_block(size: int) -> mmap.mmap:
 
 @lru_cache(maxsize=1024)
 def _bytes_type(size: int) -> Any:  # Any: ctypes' array types have no common name
-    """Return the ctypes type of `size` bytes; ctypes itself forgets it with its last instance, and making one takes 20 µs."""
-    return ctypes.c_uint8 * size
+    """Return the type of what owns `size` bytes of a block; making a type takes 20 µs, and a weakref's finaliser per block 3."""
+    return type("_Lent", (ctypes.c_uint8 * size,), {"__del__": _give_back})
+
+
+def _give_back(lent: Any) -> None:  # Any: see _bytes_type
+    lent.give_back(lent.block)
 
 
 def block_bytes(size: int) -> int:

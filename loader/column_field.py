@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, Column, Sensor, UsageError, pose
-from ..formats.shard_column import RowPlaces, take_rows
+from ..formats import EGO_TO_WORLD, SENSOR_TO_EGO, Column, Sensor, UsageError, kernel, pose
+from ..formats.shard_column import RowPlaces, take_later, take_rows
 from .draft import Draft, Prepared, Task
 from .located import Ahead
 from .read_set import Resolved
@@ -133,6 +133,10 @@ class ColumnField:
         self._window, self._place = window, place
         self._large = [column for column in sensor.columns if column.width > _SMALL_WIDTH]
         self._small = [column for column in sensor.columns if column not in self._large]
+        self._sources = [timeline.column(column.name) for column in self._large]
+        self._layouts = [(column.name, column.numpy_dtype, column.shape) for column in self._large]
+        self._widths = [column.width for column in self._large]
+        self._what = f"columns of {key!r}"
 
     def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
         """Return stamps, small columns, and where the rows of large ones lie."""
@@ -142,6 +146,8 @@ class ColumnField:
         found.update(gather_columns(self._timeline, self._small, rows, right, fraction))
         if self._large and right is None and rows.size and rows.min() >= 0:
             places = self._timeline.places(rows.ravel())
+            for source in self._sources:
+                source.open(places.shard)
             found[_SHARD], found[_ROW] = places.shard.reshape(rows.shape), places.row.reshape(rows.shape)
         return found
 
@@ -159,7 +165,7 @@ class ColumnField:
             )
         places = RowPlaces(shard=shard.ravel(), row=row.ravel())
         fill = partial(self._fill, shard.shape, places, entry)
-        return Prepared(sizes=[row.size * column.width for column in self._large], fill=fill)
+        return Prepared(sizes=[row.size * width for width in self._widths], fill=fill)
 
     def _fill(
         self,
@@ -168,14 +174,13 @@ class ColumnField:
         entry: dict[str, Any],  # Any: see Draft.entries
         memory: Sequence[NDArray[np.uint8]],
     ) -> list[Task]:
-        for column, piece in zip(self._large, memory, strict=True):
-            entry[column.name] = piece.view(column.numpy_dtype).reshape(*lead, *column.shape)
-        return [Task(partial(self._take, places, entry), f"columns of {self.key!r}", is_quick=True, stage="assemble")]
-
-    def _take(self, places: RowPlaces, entry: Mapping[str, Any]) -> None:  # Any: see Draft.entries
-        take_rows(
-            [self._timeline.column(column.name) for column in self._large], places, [entry[column.name] for column in self._large]
-        )
+        outs = []
+        for (name, dtype, shape), piece in zip(self._layouts, memory, strict=True):
+            entry[name] = out = piece.view(dtype).reshape(*lead, *shape)
+            outs.append(out)
+        take = partial(take_rows, self._sources, places, outs)
+        start = partial(take_later, self._sources, places, outs) if kernel.available() else None
+        return [Task(take, self._what, is_quick=True, stage="assemble", start=start)]
 
     def _gather(self, window: Resolved, entry: dict[str, Any]) -> None:  # Any: see Draft.entries
         entry.update(gather_columns(self._timeline, self._large, *self._rows(window)))

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 
@@ -23,6 +22,7 @@ from ..formats import StateError, UsageError
 from ..formats.packed_set import PackedSet
 from .batch import Batch
 from .buffers import BufferPool
+from .caller_engine import CallerEngine
 from .cores import Claim, decode_threads
 from .dataset import Dataset
 from .decode import Decoder
@@ -373,6 +373,24 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
         fetch = self._fetch = None if self._epochs is None else self._epochs.begin(recipe, plan, first=first, last=last)
         if self.num_workers:
             self._decoder.start(self.num_workers)
+        if (
+            fetch is None
+            and self.num_workers
+            and self._assembler.is_native
+            and not self._pin
+            and not (transforms.sample or transforms.batch)
+        ):
+            return CallerEngine(
+                recipe(),
+                self._pool,
+                first=first,
+                last=last,
+                threads=0,
+                prefetch=pacer.batches,
+                stall_s=options.stall_s,
+                claim=claim,
+                trail=self._stats.trail,
+            )
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
         threads = max(waits, pacer.most_threads) if self.num_workers else 0
         engine = Engine(
@@ -506,8 +524,9 @@ class _PackedIterator:
             trail.begin("end")
             self._engine.close()  # the threads go with the last batch: a loop that stops by count ends them, too
             trail.end()
-        loader._stats.delivered(int(np.count_nonzero(batch["valid"].numpy())), batch.nbytes, trail)
-        self._pacer.delivered(time.monotonic(), batch.nbytes)
+        size = batch.nbytes
+        loader._stats.delivered(batch.samples, size, trail)
+        self._pacer.delivered(time.monotonic(), size)
         if self._fetch is not None:
             self._fetch.delivered()
         self._engine.prefetch = self._pacer.batches

@@ -39,14 +39,15 @@ class Delivery:
                 contents = self._stage(contents)
         # A transform may have put other numbers where the loader had the bits of bfloat16.
         still = frozenset(key for key in self._bfloat16 if _is_bits(contents, key))
-        batch = Batch(to_tensors(contents, still))
+        batch, valid = Batch(to_tensors(contents, still)), contents["valid"]
         if self._transform is not None:
             with within("transform"):
                 batch = self._transformed(batch, contents)
-        if not self._pin:
-            return batch
-        with within("transfer"):
-            return batch.pin_memory()
+        if self._pin:
+            with within("transfer"):
+                batch = batch.pin_memory()
+        batch.samples = int(np.count_nonzero(valid))
+        return batch
 
     def _transformed(self, batch: Batch, contents: Sample) -> Batch:
         assert self._transform is not None

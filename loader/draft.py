@@ -18,7 +18,19 @@ from .located import Ahead, Located
 from .read_set import Resolved
 from .stall import Stage
 
-__all__ = ["Draft", "Draws", "Field", "Prepared", "Task"]
+__all__ = ["Draft", "Draws", "Field", "Prepared", "Task", "Work"]
+
+
+class Work(Protocol):
+    """A task that native threads are at."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return True once all is done that the task's `run` does, False if `timeout_s` passes first; may help with it."""
+        ...
+
+    def is_done(self) -> bool:
+        """Tell whether `wait` would not have to wait."""
+        ...
 
 
 @dataclass(slots=True)
@@ -32,6 +44,8 @@ class Task:
     """Takes less time than handing it to another thread would."""
     stage: Stage = "decode"
     """What a consumer that waits for this waits for."""
+    start: Callable[[], Work] | None = None
+    """In place of `run`: leave it to native threads and return at once. None: it needs the interpreter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

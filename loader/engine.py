@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from ..formats import StalledError, UsageError, WorkerDied
 from .buffers import SMALL_BYTES, BufferPool, block_bytes
 from .cores import Claim
-from .draft import Task
+from .draft import Task, Work
 from .stall import Stage, Trail, now_ns
 
-__all__ = ["Begun", "Engine", "Recipe"]
+__all__ = ["Begun", "Engine", "Recipe", "Step"]
 
 log = logging.getLogger("headway")
 B_co = TypeVar("B_co", covariant=True)
@@ -71,7 +71,9 @@ class Recipe(Protocol[B_co]):
 
 
 @dataclass(slots=True, eq=False)
-class _Step(Generic[B]):
+class Step(Generic[B]):
+    """A step that was begun and not yet handed out."""
+
     number: int
     tasks: deque[Task] = field(default_factory=deque)
     left: int = 0
@@ -84,6 +86,8 @@ class _Step(Generic[B]):
     trail: Trail = field(default_factory=Trail)
     submitted_ns: int = 0
     """When its tasks could first be worked on."""
+    works: list[tuple[Task, Work]] = field(default_factory=list)
+    """Tasks that native threads are at (`CallerEngine`)."""
 
 
 class Engine(Generic[B]):
@@ -121,7 +125,8 @@ class Engine(Generic[B]):
         self._changed = threading.Condition(lock)  # the consumer waits here
         # The threads wait here. All are woken, as any but one may be beyond what this loader may use; a batch done wakes none.
         self._has_work = threading.Condition(lock)
-        self._steps: deque[_Step[B]] = deque()
+        self._steps: deque[Step[B]] = deque()
+        self._planned: Begun[B] | None = None  # looked up, and without memory so far (`CallerEngine`)
         self._planning = False
         self._waiting = False
         self._closed = False
@@ -218,7 +223,7 @@ class Engine(Generic[B]):
                     thread.join(_JOIN_S)
         _live.discard(self)
 
-    def _head(self) -> _Step[B]:
+    def _head(self) -> Step[B]:
         """Wait for the first open step to be done and take it."""
         started = last = time.monotonic()
         slice_s = min(1.0, self._stall_s / 4)
@@ -250,8 +255,8 @@ class Engine(Generic[B]):
             self._has_work.notify_all()
         return step
 
-    def _in_caller(self) -> _Step[B]:
-        step: _Step[B] = _Step(self._next, trail=self._trail())
+    def _in_caller(self) -> Step[B]:
+        step: Step[B] = Step(self._next, trail=self._trail())
         self._next += 1
         try:
             step.trail.begin("plan")
@@ -260,7 +265,7 @@ class Engine(Generic[B]):
             while step.batch is None:
                 self._check_budget(begun)
                 step.trail.begin("memory")
-                memory = self._lease(begun, timeout_s=self._stall_s)
+                memory = self._try_lease(begun) or self._lease(begun, timeout_s=self._stall_s)
                 step.trail.end()
                 for task in begun.tasks(memory):
                     step.trail.begin(task.stage)
@@ -303,7 +308,7 @@ class Engine(Generic[B]):
             # A thread that waits must not keep a batch alive: its memory would not come back.
             del step, task, picked
 
-    def _pick(self, number: int) -> tuple[_Step[B], Task | None] | None:
+    def _pick(self, number: int) -> tuple[Step[B], Task | None] | None:
         """Return a task of the earliest step that has one, else a step to plan, for a thread; the caller holds the lock."""
         if self._closed or (self._claim is not None and number >= self._claim.allowed()):
             return None
@@ -314,13 +319,13 @@ class Engine(Generic[B]):
         is_open = not self._planning and self._next < self._last and len(self._steps) < room
         if is_open and (self._is_here is None or self._is_here(self._next)):
             self._planning = True
-            step = _Step(self._next, trail=self._trail())
+            step = Step(self._next, trail=self._trail())
             self._next += 1
             self._steps.append(step)
             return step, None
         return None
 
-    def _begin(self, step: _Step[B]) -> None:
+    def _begin(self, step: Step[B]) -> None:
         try:
             step.trail.begin("plan")
             step.begun = self._recipe.begin(step.number)
@@ -333,18 +338,20 @@ class Engine(Generic[B]):
                 self._has_work.notify_all()
         self._submit(step, memory)
 
-    def _memory(self, step: _Step[B]) -> list[NDArray[np.uint8]]:
+    def _memory(self, step: Step[B]) -> list[NDArray[np.uint8]]:
         begun = step.begun
         assert begun is not None
         self._check_budget(begun)
-        step.waits_for_memory = begun.what
         step.trail.begin("memory")
-        memory = self._lease(begun, timeout_s=None)
+        memory = self._try_lease(begun)
+        if memory is None:
+            step.waits_for_memory = begun.what
+            memory = self._lease(begun, timeout_s=None)
+            step.waits_for_memory = ""
         step.trail.end()
-        step.waits_for_memory = ""
         return memory
 
-    def _submit(self, step: _Step[B], memory: list[NDArray[np.uint8]]) -> None:
+    def _submit(self, step: Step[B], memory: list[NDArray[np.uint8]]) -> None:
         if self._closed:
             return
         assert step.begun is not None
@@ -364,7 +371,7 @@ class Engine(Generic[B]):
             step.trail.end()
         self._task_done(step)
 
-    def _task_done(self, step: _Step[B]) -> None:
+    def _task_done(self, step: Step[B]) -> None:
         with self._changed:
             self._progress += 1
             step.left -= 1
@@ -386,7 +393,7 @@ class Engine(Generic[B]):
             step.done = True
             self._changed.notify_all()
 
-    def _fail(self, step: _Step[B], error: BaseException) -> None:
+    def _fail(self, step: Step[B], error: BaseException) -> None:
         error.add_note(f"while making batch {step.number} in thread {threading.current_thread().name}")
         with self._changed:
             if step.error is None:
@@ -396,18 +403,20 @@ class Engine(Generic[B]):
             self._next = self._last  # nothing after a failed batch is handed out
             self._changed.notify_all()
 
+    def _try_lease(self, begun: Begun[B]) -> list[NDArray[np.uint8]] | None:
+        """Return memory of the step's sizes, big pieces from the pool, small ones from malloc; None: there is none now."""
+        leased = self._pool.try_lease([size for size in begun.sizes if size > SMALL_BYTES])
+        return None if leased is None else _with_small(begun.sizes, leased)
+
     def _lease(self, begun: Begun[B], *, timeout_s: float | None) -> list[NDArray[np.uint8]]:
-        """Return memory of the step's sizes: big pieces from the pool, all at once, small ones from malloc."""
+        """Return the same, all pieces at once, when there is enough; empty if we are closed meanwhile."""
         big = [size for size in begun.sizes if size > SMALL_BYTES]
-        if not big:
-            return [np.empty(size, np.uint8) for size in begun.sizes]
         leased = self._pool.lease(big, what=begun.what, timeout_s=timeout_s, cancelled=lambda: self._closed)
-        if len(leased) < len(big):
-            return []
-        pieces = iter(leased)
-        return [next(pieces) if size > SMALL_BYTES else np.empty(size, np.uint8) for size in begun.sizes]
+        return [] if len(leased) < len(big) else _with_small(begun.sizes, leased)
 
     def _check_budget(self, begun: Begun[B]) -> None:
+        if 4 * sum(begun.sizes) <= self._pool.budget_bytes:
+            return  # far below, whatever a block is larger than what it serves
         need = 2 * sum(block_bytes(size) for size in begun.sizes if size > SMALL_BYTES)
         if need > self._pool.budget_bytes:
             raise UsageError(
@@ -434,6 +443,11 @@ class Engine(Generic[B]):
             f"(asked for {waited:.0f} s ago); the storage or a decoder hangs; raise LoaderOptions.stall_s if it is only slow. "
             "Threads:\n" + "".join(doing)
         )
+
+
+def _with_small(sizes: Sequence[int], big: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    pieces = iter(big)
+    return [next(pieces) if size > SMALL_BYTES else np.empty(size, np.uint8) for size in sizes]
 
 
 _live: weakref.WeakSet[Engine[Any]] = weakref.WeakSet()  # Any: engines of whatever

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from ..formats.limits import DEFAULT_LIMITS
 from ..formats.points import count_points, decode_points, decode_points_into
 from ..formats.timeline import PayloadRefs
 from .column_field import gather_columns, window_ahead
-from .draft import Draft, Prepared, Task
+from .draft import Draft, Prepared, Task, Work
 from .located import Ahead
 from .payloads import PayloadReader
 from .read_set import Resolved
@@ -26,6 +26,8 @@ _AS_FLOAT32: Final = frozenset(("bool", "int8", "uint8", "int16", "uint16", "flo
 
 _ROWS: Final = "\0rows"  # no column is called so: names have no control characters
 _SLICE_S: Final = 1.0  # so that Ctrl-C is answered
+_NO_TARGETS: Final = np.zeros(0, kernel.SPEC)
+_NO_IMAGES: Final = kernel.image_jobs(0)
 
 
 class PointField:
@@ -43,11 +45,12 @@ class PointField:
         self._columns = [field.name for field in fields if field.dtype in _AS_FLOAT32 and not field.shape]
         self._apart = [field for field in fields if field.name not in self._columns]
         record = reader.sensor.record_dtype
-        self._is_copy = (
+        self.is_copy = (
             reader.sensor.codec == "points-raw"
             and not self._apart
             and all(record[name] == np.dtype("<f4") for name in record.names or ())
         )
+        """Whether payloads hold the very bytes of the batch."""
 
     def ahead(self, windows: Mapping[str, Resolved]) -> Ahead:
         """Return stamps, columns, and where the payloads lie."""
@@ -69,7 +72,7 @@ class PointField:
 
     def _count(self, rows: NDArray[np.int64], refs: PayloadRefs, draft: Draft) -> NDArray[np.int64]:
         width = self._reader.sensor.record_dtype.itemsize
-        if self._is_copy and not np.any(refs.length % width) and refs.length.max(initial=0) <= DEFAULT_LIMITS.payload_bytes:
+        if self.is_copy and not np.any(refs.length % width) and refs.length.max(initial=0) <= DEFAULT_LIMITS.payload_bytes:
             return refs.length // width
         return count_all(self._reader, rows, draft)
 
@@ -98,11 +101,13 @@ class PointField:
         if apart:
             draft.entries[self.key]["fields"] = apart
         there = np.flatnonzero(np.diff(offsets))
-        if self._is_copy and kernel.available():
+        if self.is_copy and kernel.available():
             if not len(there):
                 return []
-            run = partial(self._copy, draft, rows, refs, offsets, points, there)
-            return [Task(run, f"points of {self._reader.sensor.name!r}, {len(there)} payloads", stage="decompress")]
+            work = _Copies(self._reader, draft, rows.ravel()[there], there // rows.shape[1])
+            start = partial(work.start, refs.part(there), points, offsets[there])
+            what = f"points of {self._reader.sensor.name!r}, {len(there)} payloads"
+            return [Task(partial(_finished, start), what, stage="decompress", start=start)]
         tasks = []
         for place in there.tolist():
             row, rows_out = int(rows.ravel()[place]), slice(int(offsets[place]), int(offsets[place + 1]))
@@ -111,44 +116,13 @@ class PointField:
             tasks.append(Task(run, f"points of {self._reader.sensor.name!r} row {row}", stage="decompress"))
         return tasks
 
-    def _copy(
-        self,
-        draft: Draft,
-        rows: NDArray[np.int64],
-        refs: PayloadRefs,
-        offsets: NDArray[np.int64],
-        points: NDArray[np.float32],
-        there: NDArray[np.intp],
-    ) -> None:
-        """Copy all payloads of the batch to their places in one native call, hashes included."""
-        jobs = kernel.copy_jobs(len(there))
-        addresses, kept = self._reader.addresses(refs)
-        jobs["source"], jobs["length"] = addresses[there], refs.length[there]
-        jobs["hash"], jobs["flags"] = refs.hash[there], kernel.CHECK_HASH
-        jobs["out"] = points.__array_interface__["data"][0] + offsets[there] * points.strides[0]
-        jobs["room"] = jobs["length"]
-        step = kernel.submit([], kernel.image_jobs(0), jobs, keep=(points, kept))
-        while not step.wait(_SLICE_S):
-            pass
-        for job in np.flatnonzero(step.status).tolist():
-            place = int(there[job])
-            row = int(rows.ravel()[place])
-            draft.fail(place // rows.shape[1], self._why(row, step.message(job)))
-
-    def _why(self, row: int, reason: str) -> HeadwayError:
-        try:
-            self._reader.read(row)
-        except CorruptShard as error:
-            return error
-        return self._reader.undecodable(row, reason)
-
     def _decode(
         self, draft: Draft, sample: int, row: int, points: NDArray[np.float32], apart: dict[str, NDArray[Any]]
     ) -> None:  # Any: dtypes by schema
         reader = self._reader
         try:
             payload = reader.read(row)
-            if self._is_copy:
+            if self.is_copy:
                 points.reshape(-1)[:] = np.frombuffer(payload, np.float32)
             elif not apart:
                 decode_points_into(payload, reader.sensor, points, fields=self._columns)
@@ -162,6 +136,49 @@ class PointField:
             draft.fail(sample, error)
         except DecodeError as error:
             draft.fail(sample, reader.undecodable(row, str(error)))
+
+
+class _Copies:
+    """All payloads of a batch on their way to their places, in one native call, hashes included."""
+
+    def __init__(self, reader: PayloadReader, draft: Draft, rows: NDArray[np.int64], samples: NDArray[np.intp]) -> None:
+        self._reader, self._draft, self._rows, self._samples = reader, draft, rows, samples
+
+    def start(self, refs: PayloadRefs, points: NDArray[np.float32], first: NDArray[np.int64]) -> _Copies:
+        """Begin: payload k goes to the rows of `points` from first[k] on."""
+        jobs = kernel.copy_jobs(len(first))
+        jobs["source"], kept = self._reader.addresses(refs)
+        jobs["length"] = jobs["room"] = refs.length
+        jobs["hash"], jobs["flags"] = refs.hash, kernel.CHECK_HASH
+        jobs["out"] = points.__array_interface__["data"][0] + first * points.strides[0]
+        self._step = kernel.submit(_NO_TARGETS, _NO_IMAGES, jobs, keep=(points, kept))
+        return self
+
+    def is_done(self) -> bool:
+        """Tell whether nothing is under way any more."""
+        return self._step.is_done()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return True when all is there and what is damaged is noted, False if `timeout_s` passes first."""
+        if not self._step.wait(timeout_s, help=True):
+            return False
+        if self._step.status.any():
+            for job in np.flatnonzero(self._step.status).tolist():
+                self._draft.fail(int(self._samples[job]), self._why(int(self._rows[job]), self._step.message(job)))
+        return True
+
+    def _why(self, row: int, reason: str) -> HeadwayError:
+        try:
+            self._reader.read(row)
+        except CorruptShard as error:
+            return error
+        return self._reader.undecodable(row, reason)
+
+
+def _finished(start: Callable[[], Work]) -> None:
+    work = start()
+    while not work.wait(_SLICE_S):
+        pass
 
 
 def count_all(reader: PayloadReader, rows: NDArray[np.int64], draft: Draft) -> NDArray[np.int64]:

@@ -130,7 +130,7 @@ def resolve_window(
     asker = _Asker(files, window, frames)
     found = [asker.ask(sensor, grid) for sensor in sensors]
     rows, stamps, error, asked_for = (
-        np.stack([getattr(each, field) for each in found], -1) for field in ("rows", "stamps", "error", "asked_for")
+        _side_by_side([getattr(each, field) for each in found]) for field in ("rows", "stamps", "error", "asked_for")
     )
     right = fraction = None
     if window.sync == "interpolate":
@@ -139,7 +139,9 @@ def resolve_window(
     valid = rows >= 0
     steps = np.broadcast_to(grid.steps, valid.shape[:2])
     anchor = grid.anchor
-    if window.choose == "all":
+    if window.choose == "all" and valid.all():
+        complete = np.ones(len(valid), np.bool_)
+    elif window.choose == "all":
         complete = (valid | ~asked_for).all((1, 2)) & valid[:, anchor].all(-1)
     else:
         whole = np.asarray(valid.all(-1), np.bool_)
@@ -167,6 +169,10 @@ def resolve_window(
         right=right,
         fraction=fraction,
     )
+
+
+def _side_by_side(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:  # Any: int64 or bool, as it comes
+    return arrays[0][..., None] if len(arrays) == 1 else np.stack(arrays, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +217,8 @@ class _Asker:
         tolerance = window.tolerance_ns
         if window.sync == "interpolate":
             return self._match(timeline, self._drives if drives is None else drives, asked)
+        if sensor == self._files.schema.reference:  # its rows are the frames, at the stamps that are asked for
+            return Matched(rows=frames.copy(), stamps=asked.copy(), error=np.zeros_like(asked))
         rows = np.asarray(self._files.own(sensor, frames), np.int64)
         stamps = stamps_of(timeline, rows)
         error = stamps - asked

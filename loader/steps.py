@@ -150,12 +150,17 @@ class _Begun(Generic[B]):
             return None
         contents = recipe.assembler.finish(draft)
         delivered = draft.items
-        contents["id"] = planned.items.copy()
-        contents["replaced"] = np.where((delivered != planned.items) & (delivered >= 0), delivered, -1)
-        contents["slot"] = planned.slots.copy()
-        contents["occurrence"] = planned.occurrence.copy()
-        contents["epoch"] = np.full(len(delivered), recipe.plan.epoch, np.int64)
-        contents["valid"] = delivered >= 0
+        # Parts of the look-ahead that nobody else will look at again: the batch may have them.
+        contents["id"], contents["slot"], contents["occurrence"] = planned.items, planned.slots, planned.occurrence
+        contents["replaced"] = replaced = np.empty_like(delivered)
+        contents["epoch"] = epochs = np.empty_like(delivered)
+        replaced.fill(-1)
+        epochs.fill(recipe.plan.epoch)
+        contents["valid"] = valid = delivered >= 0
+        passed = int(np.count_nonzero(valid))
+        if delivered is not planned.items:
+            np.copyto(replaced, delivered, where=(delivered != planned.items) & valid)
+            passed = int(np.count_nonzero(planned.items >= 0))
         contents.update(sequence_entries(recipe.plan, recipe.assembler.view, planned))
-        recipe.faults.passed(int(np.count_nonzero(planned.items >= 0)))
+        recipe.faults.passed(passed)
         return recipe.deliver(contents)

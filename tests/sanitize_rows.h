@@ -57,7 +57,9 @@ static void run_locate(void) {
     int64_t parts = 1 + below(40), starts[41] = {0}, offsets[40], numbers[50], part[50], row[50];
     for (int64_t k = 0; k < parts; k++) starts[k + 1] = starts[k] + below(9), offsets[k] = below(1000);
     for (int k = 0; k < 50; k++) numbers[k] = below(30) ? (int64_t)below((uint64_t)starts[parts] + 1) : draw_index(starts[parts]);
-    hw_parts where = {starts, offsets, parts};
+    int64_t hints[64], shift = below(4);
+    for (int k = 0; k < 64; k++) hints[k] = below(9) ? 0 : draw_index(parts);
+    hw_parts where = {starts, offsets, hints, parts, 64, (int)shift};
     int64_t good = hw_locate(&where, numbers, 50, part, row);
     for (int64_t k = 0; k < good; k++)
         if (numbers[k] < starts[part[k]] || numbers[k] >= starts[part[k] + 1] || row[k] != numbers[k] - starts[part[k]] + offsets[part[k]]) exit(12);

@@ -7,7 +7,7 @@ static PyMethodDef methods[] = {
     {"set_threads", hw_py_set_threads, METH_O, PyDoc_STR("set_threads(n) -> how many run; 0: whoever waits does the work.")},
     {"threads", hw_py_threads, METH_NOARGS, PyDoc_STR("threads() -> how many decode threads run.")},
     {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close(): cancel what is queued and end the threads.")},
-    {"locate", hw_py_locate, METH_VARARGS, PyDoc_STR("locate(starts, offsets, numbers, part, row) -> how many were in range.")},
+    {"locate", hw_py_locate, METH_VARARGS, PyDoc_STR("locate(starts, offsets, hints, numbers, part, row, shift) -> how many were in range.")},
     {"take", hw_py_take, METH_VARARGS, PyDoc_STR("take(counts, bases, shard, row, outs, later) -> Take: rows of several columns.")},
     {"shuffled", hw_py_shuffled, METH_VARARGS, PyDoc_STR("shuffled(line, short_end, key, permutations, positions, out): items of a shuffled order.")},
     {"xxh3_64", hw_py_xxh3_64, METH_O, PyDoc_STR("xxh3_64(data) -> int: the xxh3-64 of a buffer, taken without the interpreter lock.")},

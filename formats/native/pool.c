@@ -245,6 +245,13 @@ int hw_pool_wait(hw_step *step, int64_t timeout_ns, int help) {
     return result;
 }
 
+int hw_pool_done(hw_step *step) {
+    pthread_mutex_lock(&pool.lock);
+    int done = step->generation != pool.generation || step->finished == step->task_count;
+    pthread_mutex_unlock(&pool.lock);
+    return done;
+}
+
 /* Drop a step's untaken jobs; the lock is held. */
 static void drop(hw_step *step) {
     if (!unlink_step(step)) return; /* nothing untaken */

@@ -30,6 +30,7 @@ int hw_step_prepare(hw_step *step);    /* cut into tasks; 0 if there is no memor
 void hw_step_clear(hw_step *step);
 void hw_pool_submit(hw_step *step);
 int hw_pool_wait(hw_step *step, int64_t timeout_ns, int help); /* help: do what no thread has begun yet */
+int hw_pool_done(hw_step *step);
 void hw_pool_cancel(hw_step *step);    /* jobs not begun become HW_CANCELLED; returns when none is running */
 int hw_pool_resize(int threads);       /* returns how many run */
 int hw_pool_threads(void);

@@ -4,17 +4,22 @@
 
 #include <string.h>
 
+enum { MOST_STEPS = 4 }; /* from there on halving is faster */
+
 int64_t hw_locate(const hw_parts *parts, const int64_t *numbers, int64_t count, int64_t *part, int64_t *row) {
     const int64_t *starts = parts->starts, total = starts[parts->count];
     for (int64_t k = 0; k < count; k++) {
         int64_t number = numbers[k];
         if (number < 0 || number >= total) return k;
-        int64_t at = 0; /* the last part that starts at or before the number */
-        for (int64_t left = parts->count; left > 1;) {
-            int64_t half = left / 2;
-            at += starts[at + half] <= number ? half : 0;
-            left -= half;
-        }
+        int64_t hint = number >> parts->shift, at = hint < parts->hint_count ? parts->hints[hint] : 0;
+        if (at < 0 || at >= parts->count || starts[at] > number) at = 0;
+        for (int steps = 0; steps < MOST_STEPS && starts[at + 1] <= number; steps++) at++;
+        if (starts[at + 1] <= number) /* the last part that starts at or before the number */
+            for (int64_t left = parts->count - at; left > 1;) {
+                int64_t half = left / 2;
+                at += starts[at + half] <= number ? half : 0;
+                left -= half;
+            }
         part[k] = at;
         row[k] = number - starts[at] + parts->offset[at];
     }

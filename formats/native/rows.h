@@ -5,10 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Part k holds rows [starts[k], starts[k + 1]), in its shard from `offset` on. */
+/* Part k holds rows [starts[k], starts[k + 1]), in its shard from `offset` on. hints[r >> shift] is a part at or before the
+ * one that holds row r: random rows are what a binary search is worst at. */
 typedef struct {
-    const int64_t *starts, *offset;
-    int64_t count;
+    const int64_t *starts, *offset, *hints;
+    int64_t count, hint_count;
+    int shift;
 } hw_parts;
 
 typedef struct {

@@ -41,8 +41,14 @@ static PyObject *take_wait(Take *self, PyObject *timeout) {
     return PyBool_FromLong(result);
 }
 
+static PyObject *take_is_done(Take *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(!self->submitted || hw_pool_done(&self->step));
+}
+
 static PyMethodDef take_methods[] = {
     {"wait", (PyCFunction)take_wait, METH_O, wait_doc},
+    {"is_done", (PyCFunction)take_is_done, METH_NOARGS, PyDoc_STR("is_done() -> whether nobody works on them any more.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -125,23 +131,23 @@ failed:
     return NULL;
 }
 
-enum { STARTS, OFFSETS, NUMBERS, PART, ROW, LOCATE_VIEWS };
+enum { STARTS, OFFSETS, HINTS, NUMBERS, PART, ROW, LOCATE_VIEWS };
 
 PyObject *hw_py_locate(PyObject *module, PyObject *args) {
     PyObject *objects[LOCATE_VIEWS];
     Py_buffer views[LOCATE_VIEWS] = {0};
-    static const char *const names[LOCATE_VIEWS] = {"starts", "offsets", "numbers", "part", "row"};
-    int held = 0;
+    static const char *const names[LOCATE_VIEWS] = {"starts", "offsets", "hints", "numbers", "part", "row"};
+    int held = 0, shift;
     int64_t good = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOO:locate", objects, objects + 1, objects + 2, objects + 3, objects + 4)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOOOi:locate", objects, objects + 1, objects + 2, objects + 3, objects + 4, objects + 5, &shift)) return NULL;
     while (held < LOCATE_VIEWS && hw_take_buffer(objects[held], views + held, 8, held >= PART, names[held])) held++;
     if (held == LOCATE_VIEWS) {
         Py_ssize_t parts = views[OFFSETS].len, rows = views[NUMBERS].len;
-        if (parts == 0 || views[STARTS].len != parts + 8 || views[PART].len != rows || views[ROW].len != rows) {
+        if (parts == 0 || views[STARTS].len != parts + 8 || views[PART].len != rows || views[ROW].len != rows || shift < 0 || shift > 62) {
             PyErr_SetString(PyExc_ValueError, "locate: lengths do not belong together");
         } else {
-            hw_parts where = {views[STARTS].buf, views[OFFSETS].buf, parts / 8};
+            hw_parts where = {views[STARTS].buf, views[OFFSETS].buf, views[HINTS].buf, parts / 8, views[HINTS].len / 8, shift};
             Py_BEGIN_ALLOW_THREADS
             good = hw_locate(&where, views[NUMBERS].buf, rows / 8, views[PART].buf, views[ROW].buf);
             Py_END_ALLOW_THREADS

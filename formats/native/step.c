@@ -58,8 +58,8 @@ static void step_dealloc(Step *self) {
     type->tp_free((PyObject *)self);
 }
 
-PyDoc_STRVAR(wait_doc, "wait(timeout_s) -> True when every job has a status, False when the time is over first.\n\n"
-                       "Ctrl-C is seen within 0.1 s. With no threads in the pool, the caller does the work here.");
+PyDoc_STRVAR(wait_doc, "wait(timeout_s, help) -> True when every job has a status, False when the time is over first.\n\n"
+                       "Ctrl-C is seen within 0.1 s. With help, or no threads in the pool, the caller does the work here.");
 
 int hw_wait_for(hw_step *step, PyObject *timeout, int help) {
     double timeout_s = PyFloat_AsDouble(timeout);
@@ -86,9 +86,17 @@ int hw_wait_for(hw_step *step, PyObject *timeout, int help) {
     }
 }
 
-static PyObject *step_wait(Step *self, PyObject *timeout) {
-    int result = hw_wait_for(&self->step, timeout, 0);
+static PyObject *step_wait(Step *self, PyObject *args) {
+    PyObject *timeout;
+    int help, result;
+    if (!PyArg_ParseTuple(args, "Op:wait", &timeout, &help)) return NULL;
+    result = hw_wait_for(&self->step, timeout, help);
     return result < 0 ? NULL : PyBool_FromLong(result);
+}
+
+static PyObject *step_is_done(Step *self, PyObject *unused) {
+    (void)unused;
+    return PyBool_FromLong(hw_pool_done(&self->step));
 }
 
 PyDoc_STRVAR(cancel_doc, "cancel() drops the jobs not yet begun (status CANCELLED) and returns when none is running.");
@@ -110,7 +118,8 @@ static PyObject *step_times(Step *self, PyObject *unused) {
 }
 
 static PyMethodDef step_methods[] = {
-    {"wait", (PyCFunction)step_wait, METH_O, wait_doc},
+    {"wait", (PyCFunction)step_wait, METH_VARARGS, wait_doc},
+    {"is_done", (PyCFunction)step_is_done, METH_NOARGS, PyDoc_STR("is_done() -> whether every job has a status.")},
     {"cancel", (PyCFunction)step_cancel, METH_NOARGS, cancel_doc},
     {"times", (PyCFunction)step_times, METH_NOARGS, times_doc},
     {NULL, NULL, 0, NULL},
