@@ -7,6 +7,7 @@ then simulated with the shipped scheduler and the set's own plan.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from ..loader.plan import Plan
     from ..loader.scenario import Scenario, StoreModel
     from ..loader.simulate import Outcome
+    from ._estimate_picture import SizeOfJob
 
 __all__ = ["estimate_command"]
 
 _MEASURING_RUNS = 14
+_PICTURE_STEPS = 300
 _PAGE_CACHE_SHARE = 0.6  # of the memory: a set larger than this is read from its disk
 
 
@@ -54,6 +57,9 @@ def estimate_command(
         typer.Option(metavar="FILE", help="Take the cost of a batch from this file instead of measuring.", exists=True),
     ] = None,
     write_limits: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the measured cost here.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw how it changes with the number of ranks (.png or .jpg).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Predict throughput, stall share, binding resource, memory and cache of a job, by simulating it."""
@@ -65,6 +71,10 @@ def estimate_command(
     from ..loader.scenario import Job, Machine, Scenario
     from .progress import Bar
 
+    if png is not None:
+        from .picture import check_picture_name
+
+        check_picture_name(png)
     size = image_size(image)
     per_node = min(ranks, gpus_per_node)
     job = Job(ranks=ranks, ranks_per_node=per_node, batch_size=batch_size, step_s=step_ms / 1e3)  # refused before it takes time
@@ -88,6 +98,7 @@ def estimate_command(
     )
     with Bar("steps") as bar:
         outcome, others = _simulate(scenario, plan, steps, bar)
+        by_ranks = _by_ranks(scenario, lambda batch: _plan(location, batch, items)[0], bar) if png is not None else []
     facts: dict[str, Any] = {  # Any: plain JSON data
         "set": str(location),
         **told,
@@ -103,6 +114,13 @@ def estimate_command(
         **asdict(outcome),
         "what_if": others,
     }
+    if png is not None:
+        from ._estimate_picture import draw_estimate
+        from .picture import write_picture
+
+        title = f"{batch_size} samples a rank, {step_ms:g} ms a step, {per_node} ranks a node, {store}"
+        write_picture(draw_estimate(by_ranks, title), png)
+        report(f"wrote {str(png)!r}")
     if as_json:
         say(json.dumps(facts))
     else:
@@ -227,6 +245,24 @@ def _simulate(scenario: Scenario, plan: Plan, steps: int, bar: Any) -> tuple[Out
         gain = other.samples_per_s / outcome.samples_per_s - 1
         others.append({"change": name, "samples_per_s": other.samples_per_s, "gain": gain, "stall_share": other.stall_share})
     return outcome, sorted(others, key=lambda row: -float(str(row["gain"])))
+
+
+def _by_ranks(scenario: Scenario, plan_of: Callable[[int], Plan], bar: Any) -> list[SizeOfJob]:  # Any: a progress.Bar
+    """Return what the job comes to with one node, two, four … up to its own number of ranks."""
+    from ..loader.simulate import simulate
+    from ._estimate_picture import SizeOfJob
+
+    job = scenario.job
+    nodes = sorted({2**power for power in range(job.nodes.bit_length()) if 2**power <= job.nodes} | {job.nodes})
+    bar.begin("simulating by ranks", _PICTURE_STEPS * len(nodes))
+    found = []
+    for count in nodes:
+        smaller = replace(scenario, job=replace(job, ranks=count * job.ranks_per_node))
+        plan = plan_of(smaller.job.ranks * job.batch_size)
+        smaller = replace(smaller, job=replace(smaller.job, epoch_steps=plan.steps))
+        outcome = simulate(smaller, plan, steps=_PICTURE_STEPS, progress=bar.advance)
+        found.append(SizeOfJob(smaller.job.ranks, outcome.samples_per_s, outcome.stall_share, outcome.binding))
+    return found
 
 
 def _print(facts: dict[str, Any], limits: NodeLimits, scenario: Scenario) -> None:  # Any: plain JSON data

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 
 from headway.bench.batch_cost import NodeLimits, measure_node, read_limits
@@ -77,6 +78,14 @@ def test_people_get_a_table(run: Runner, tiny_set: Path, limits: Path) -> None:
     assert ran.code == 0, ran.err
     for word in ("throughput", "stall share", "binding", "memory a rank", "cache a node", "twice the cores"):
         assert word in ran.out
+
+
+def test_a_picture_shows_how_it_changes_with_the_ranks(run: Runner, tiny_set: Path, limits: Path, tmp_path: Path) -> None:
+    store = ("--store", "s3", "--bandwidth", "0.2", "--ranks", 32)
+    estimate(run, tiny_set, limits, *store, "--png", tmp_path / "ranks.png")
+    picture = cv2.imread(str(tmp_path / "ranks.png"))
+    assert picture is not None
+    assert picture.std() > 5
 
 
 @pytest.mark.parametrize(
