@@ -7,10 +7,11 @@ leaves a status and a message, and the caller decides.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 import cv2
@@ -32,6 +33,7 @@ MISMATCH: Final = 4
 # Below this rest scale a plain bilinear step skips source pixels visibly; the image is then sampled twice as densely and
 # averaged 2 × 2 (tests/loader/test_decode.py holds the PSNR against an area reference).
 _BILINEAR_FROM: Final = 0.75
+_JUNK_AT_END: Final = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
 
 
 @dataclass(slots=True)
@@ -169,15 +171,22 @@ class PortableDecoder:
         while shrink < 8 and scale * shrink * 2 <= 1:
             shrink *= 2
         small = (-(-height // shrink), -(-width // shrink))
-        buffer = self._scratch("jpeg", (*small, 3))
-        picture = simplejpeg.decode_jpeg(
-            data,
+        decode = partial(
+            simplejpeg.decode_jpeg,
             colorspace="RGB",
             min_height=small[0] if shrink > 1 else 0,
             min_width=small[1] if shrink > 1 else 0,
-            buffer=buffer,
+            buffer=self._scratch("jpeg", (*small, 3)),
         )
-        return picture, shrink
+        try:
+            return decode(data), shrink
+        except ValueError as error:
+            # A mere oddity, if it is the only one: without those bytes nothing is left to complain about.
+            junk = _JUNK_AT_END.search(str(error))
+            if junk is None:
+                raise
+            end = bytes(data).rindex(b"\xff\xd9")
+            return decode(bytes(data[: end - int(junk[1])]) + bytes(data[end:])), shrink
 
     def _warp(
         self, picture: NDArray[np.uint8], affine: NDArray[np.float64], width: int, height: int, fill: int

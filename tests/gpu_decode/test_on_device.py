@@ -169,3 +169,46 @@ def test_a_device_stays_in_its_process() -> None:
 
 def test_choosing_says_where_pictures_go() -> None:
     assert choose_decoder("portable", deliver="cpu").name == "portable on cpu"
+
+
+@pytest.fixture
+def on_gpu() -> Decoder:
+    """The best decoder of a GPU, its pictures left there."""
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    decoder = choose_decoder("auto", deliver="cuda")
+    decoder.start(1)
+    return decoder
+
+
+@pytest.mark.gpu
+def test_memory_that_queued_kernels_read_is_not_decoded_into(on_gpu: OnDevice) -> None:
+    """pytorch/vision#9606: a decoder on its own stream wrote to memory that kernels in the queue were still to read."""
+    look = Images("*", size=(256, 704))
+    work = jobs([jpeg(picture(900, 1600))] * 8, look)
+    shape = (16, 3, 256, 704)
+    totals = []
+    for _ in range(20):
+        held = on_gpu.zeros(shape, "uint8")
+        held.fill_(1)
+        # Clock cycles: the sum below is still in the queue when its memory is free.
+        torch.cuda._sleep(50_000_000)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        totals.append(held.sum(dtype=torch.int64))
+        del held
+        work.out = on_gpu.zeros(shape, "uint8")
+        assert (on_gpu.decode(work) < BROKEN).all()
+    assert {int(total) for total in totals} == {16 * 3 * 256 * 704}
+
+
+@pytest.mark.gpu
+@pytest.mark.full
+def test_twenty_thousand_decodes_leak_no_device_memory(on_gpu: OnDevice) -> None:
+    """pytorch/vision#4378: decoding on the GPU leaked until it was out of memory."""
+    work = jobs([jpeg(picture(450, 800, seed)) for seed in range(20)], Images("*", size=(128, 352)))
+    work.out = on_gpu.zeros((40, 3, 128, 352), "uint8")
+    free = []
+    for lap in range(1000):
+        assert (on_gpu.decode(work) < BROKEN).all()
+        if lap >= 200:
+            free.append(torch.cuda.mem_get_info()[0])
+    assert free[0] - free[-1] < 16 << 20  # 16,000 decodes at 1 MiB a thousand
