@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -119,10 +120,14 @@ def measure_node(
     image: tuple[int, int] = (256, 704),
     seconds: float = 1.5,
     rounds: int = 2,
+    within_s: float = 60.0,
     memory_bytes: int = 1 << 30,
     progress: Callable[[int], None] | None = None,
 ) -> NodeLimits:
-    """Return this node's limits for the bench's set, in at most seven runs a round, each of about `seconds` and a start."""
+    """Return this node's limits for the bench's set, in at most seven runs a round, each of about `seconds` and a start.
+
+    A further round is begun only while half of `within_s` is left.
+    """
     cores = usable_cores()
     if batch_size > bench.frames:
         raise UsageError(f"{bench.frames} frames do not fill a batch of {batch_size}; lower --batch-size")
@@ -134,7 +139,10 @@ def measure_node(
     ]
     best = dict.fromkeys(cases, _Cost())
     own_s = math.inf
-    for _ in range(rounds):
+    started = time.monotonic()
+    for number in range(rounds):
+        if number and time.monotonic() - started > within_s / 2:
+            break
         for case in cases:
             rows = bench.run(case.options(seconds=seconds, image=image, memory_bytes=memory_bytes))
             best[case] = best[case].better(_Cost.of(rows, case.size, bench.frames // (case.ranks * case.size)))
