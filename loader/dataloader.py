@@ -11,7 +11,6 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from ..formats import StateError, UsageError
 from ..formats.packed_set import PackedSet
+from .arguments import refuse_ours, sampler_of, with_torchs
 from .batch import Batch
 from .buffers import BufferPool
 from .caller_engine import CallerEngine
@@ -42,9 +42,6 @@ from .plan_sampler import PlanSampler
 from .quarantine import Quarantine
 from .recorder import Sources
 from .sample_stage import SampleStage
-from .sampler import Sampler
-from .sequential import Sequential
-from .shuffled import Shuffled
 from .state import State
 from .stats import LoaderStats
 from .steps import StepRecipe
@@ -120,7 +117,7 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             "generator": generator,
         }
         if self._plain is not None:
-            _refuse_ours(topology=topology, decoder=decoder)
+            refuse_ours(topology=topology, decoder=decoder)
             self._stats, self._stall_s = LoaderStats(), _only_stall(options)
             more: dict[str, Any] = {} if in_order else {"in_order": False}  # Any: torch's argument; absent before 2.6
             super().__init__(
@@ -166,10 +163,10 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             "topology": topology,
             "decoder": decoder,
         }
-        self._options = _with_torchs(options or LoaderOptions(), prefetch_factor=prefetch_factor, timeout=timeout)
+        self._options = with_torchs(options or LoaderOptions(), prefetch_factor=prefetch_factor, timeout=timeout)
         self._given, self._found = topology, topology
         self._is_fixed = topology is not None
-        self._order = _sampler(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
+        self._order = sampler_of(sampler, shuffle=shuffle, drop_last=drop_last, on_error=self._options.on_error)
         self._dataset, self._view = dataset, dataset.view
         self._decoder = decoder or default_decoder()
         self._assembler = dataset.assembler(self._decoder)
@@ -557,42 +554,6 @@ def _unpickled(kind: type[DataLoader], arguments: dict[str, Any], state: dict[st
     return loader
 
 
-def _sampler(
-    sampler: Any, *, shuffle: bool | None, drop_last: bool, on_error: str
-) -> Sampler:  # Any: torch's samplers, which are refused
-    if sampler is None:
-        if shuffle:
-            return Shuffled(drop_last=drop_last)
-        return Sequential(drop_last=drop_last)
-    if not hasattr(sampler, "order") or not hasattr(sampler, "describe"):
-        raise UsageError(
-            f"DataLoader over a packed set takes headway's samplers, found {type(sampler).__name__}: the order must be a "
-            "function of position to be equal on all ranks and to resume; use Shuffled, Sequential, Weighted, Mixture …"
-        )
-    if shuffle:
-        raise ValueError("sampler option is mutually exclusive with shuffle")
-    if drop_last and not sampler.drop_last:
-        raise UsageError(f"drop_last=True belongs into the sampler: {type(sampler).__name__}(drop_last=True), if it has that")
-    if on_error == "replace" and sampler.kind in ("evaluation", "sticky"):
-        raise UsageError(
-            f"on_error='replace' would change what sampler {sampler.kind!r} promises (each item itself, in its place); use 'mask'"
-        )
-    chosen: Sampler = sampler
-    return chosen
-
-
-def _with_torchs(options: LoaderOptions, *, prefetch_factor: int | None, timeout: float) -> LoaderOptions:
-    """Return the options with torch's two arguments of the same meaning put in; both set differently is an error."""
-    changes: dict[str, Any] = {}  # Any: an int and a float
-    for name, ours, value in (("prefetch_factor", "prefetch", prefetch_factor), ("timeout", "stall_s", timeout or None)):
-        if value is None:
-            continue
-        if getattr(options, ours) not in (value, getattr(LoaderOptions(), ours)):
-            raise UsageError(f"{name}={value!r} and LoaderOptions.{ours}={getattr(options, ours)!r} differ; give one")
-        changes[ours] = value
-    return replace(options, **changes)
-
-
 def _only_stall(options: LoaderOptions | None) -> float:
     """Return the one option that means something over a plain dataset."""
     given = options or LoaderOptions()
@@ -602,9 +563,3 @@ def _only_stall(options: LoaderOptions | None) -> float:
             f"(headway.open), found {given!r}"
         )
     return given.stall_s
-
-
-def _refuse_ours(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"DataLoader: {name}= is for packed sets (headway.open); over plain datasets torch does the loading")
