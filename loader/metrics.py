@@ -34,6 +34,7 @@ METRICS: Final = (
     ),
     Metric("headway_busy_seconds_total", "counter", "Time at work by stage, summed over threads.", "busy_ns", 1e-9, True),
     Metric("headway_ahead_seconds", "gauge", "Seconds of input that lie ready ahead of the consumer.", "headway_s"),
+    Metric("headway_samples_per_second", "gauge", "Recent rate of samples.", "samples_per_s"),
     Metric("headway_ready_batches", "gauge", "Batches that lay ready when the consumer last asked.", "ready"),
     Metric("headway_step_seconds", "gauge", "Recent time of a step, waits included.", "step_s"),
     Metric("headway_waiting_seconds", "gauge", "How long the consumer has been waiting for its present batch.", "waiting_s"),

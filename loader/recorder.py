@@ -36,6 +36,7 @@ _PERIOD_S: Final = 0.5
 _LINE_STEPS: Final = 256
 _RECENT: Final = 50  # steps, of which headway is the median: as in `stats`
 _LONG_NS: Final = 1_000_000_000  # a wait that is reported before it is over
+_RATE_NS: Final = 400_000_000  # over which a rate is taken: about what is between two lines
 _MOST_WAITING: Final = 1 << 16  # steps not yet written: some minutes of the fastest consumer
 
 Line = dict[str, Any]  # Any: JSON
@@ -83,6 +84,7 @@ class Recorder:
         self._ready: deque[int] = deque(maxlen=_RECENT)
         self._paces: deque[int] = deque(maxlen=_RECENT)
         self._values: dict[str, float] = {}
+        self._rate, self._rated, self._rated_ns = 0.0, 0, now_ns()
         self._trace: ChromeTrace | None = None
         self._traced = 0
         self._exporter: Exporter | None = None
@@ -255,10 +257,15 @@ class Recorder:
         sources, since = self._sources, self._asked_ns
         if sources is not None:
             self._values = dict(sources.values())
+        at_ns = now_ns()
+        if at_ns - self._rated_ns >= _RATE_NS:
+            self._rate = (self._counts["samples"] - self._rated) / (at_ns - self._rated_ns) * 1e9
+            self._rated, self._rated_ns = self._counts["samples"], at_ns
         step_s = median(self._paces) * 1e-9 if self._paces else 0.0
         ready = self._ready[-1] if self._ready else 0
         now: dict[str, Any] = {  # Any: numbers and one stage
-            "at_ns": now_ns(),
+            "at_ns": at_ns,
+            "samples_per_s": self._rate,
             "ready": ready,
             "step_s": step_s,
             "headway_s": (median(self._ready) if self._ready else 0) * step_s,

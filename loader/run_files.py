@@ -9,7 +9,7 @@ Then, for steps `first`, `first` + 1, … of `epoch`, columns of whole nanosecon
 
     {"epoch": 0, "first": 120, "asked_ns": […], "consumer_ns": […], "waited_ns": […], "waits_ns": {"decode": […]}, "ready": […],
      "total": {"steps", "samples", "bytes", "consumer_ns", "waits_ns": {stage: n}, "busy_ns": {stage: n}},
-     "now": {"at_ns", "headway_s", "decode_threads", …}}
+     "now": {"at_ns", "headway_s", "samples_per_s", "decode_threads", …}}
 
 `consumer_ns` is what came before `asked_ns`; the waits of a step add up to its `waited_ns`. A step counts as what `len(loader)`
 counts. Lines without steps are said while the consumer waits long ("waiting_s", and "waiting_for" a stage), or at an end. A line

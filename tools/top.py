@@ -130,7 +130,8 @@ def _facts(each: RankFile) -> Facts:
         "chosen": {
             key: value
             for key, value in now.items()
-            if isinstance(value, int | float) and key not in ("at_ns", "headway_s", "ready", "step_s", "waiting_s")
+            if isinstance(value, int | float)
+            and key not in ("at_ns", "headway_s", "samples_per_s", "ready", "step_s", "waiting_s")
         },
     }
 
