@@ -26,6 +26,7 @@ from .hashed_writer import HashedWriter
 from .image_facts import ImageFacts
 from .manifest import AttachedFile
 from .pack_options import PackOptions
+from .points import count_points
 from .schema import Sensor
 from .shard import HOLD_BYTES, DriveShare, FinishedShard, PartRows, ShardBuilder, SourceFacts
 from .shard_plan import Piece
@@ -60,6 +61,8 @@ class PackedShards:
     shards: tuple[FinishedShard, ...]
     rejected: tuple[Problem, ...]
     kept: tuple[Problem, ...]
+    dropped_points: int
+    """Points without a finite position that were left out, as `drop_nan` asks."""
 
 
 def pack_shard(task: ShardTask, advance: Callable[[int], None], source: Source | None = None) -> PackedShards:
@@ -133,6 +136,7 @@ class _Packing:
         self.finished: list[Future[FinishedShard]] = []
         self.rejected: list[Problem] = []
         self.kept: list[Problem] = []
+        self.dropped_points = 0
         self.builder: ShardBuilder | None = None
 
     def fill(self) -> None:
@@ -162,7 +166,9 @@ class _Packing:
         except BaseException:
             self._forget()
             raise
-        return PackedShards(shards=finished, rejected=tuple(self.rejected), kept=tuple(self.kept))
+        return PackedShards(
+            shards=finished, rejected=tuple(self.rejected), kept=tuple(self.kept), dropped_points=self.dropped_points
+        )
 
     def _forget(self) -> None:
         wait(self.finished)
@@ -358,7 +364,10 @@ class _Part:
         options = self.packing.options
         assert timeline.read is not None
         try:
-            data = encode(sensor, timeline.read(row), precision_mm=options.precision_mm, drop_nan=options.drop_nan)
+            value = timeline.read(row)
+            data = encode(sensor, value, precision_mm=options.precision_mm, drop_nan=options.drop_nan)
+            if options.drop_nan and sensor.kind == "points":
+                self.packing.dropped_points += len(value) - count_points(data, sensor)
         except (DecodeError, OSError, SourceError) as error:
             if sensor.kind == "image":
                 return None, error

@@ -51,6 +51,8 @@ class PackReport:
     """Payloads left out because they are bad."""
     kept: tuple[Problem, ...]
     """Payloads that are bad and in the set nevertheless, as `bad_images="keep"` asks."""
+    dropped_points: int
+    """Points without a finite position that were left out, as `drop_nan` asks."""
     ignored: tuple[Ignored, ...]
     """What the source holds and is deliberately not packed."""
     resumed: int
@@ -108,6 +110,7 @@ def pack(
         packed=sum(stats.payloads for stats in manifest.sensors.values()),
         rejected=tuple(problem for shards in done for problem in shards.rejected),
         kept=tuple(problem for shards in done for problem in shards.kept),
+        dropped_points=sum(shards.dropped_points for shards in done),
         ignored=tuple(opened.ignored),
         resumed=resumed,
         split_gaps=gaps,

@@ -59,6 +59,7 @@ def encode_receipt(fingerprint: str, done: PackedShards, holes: Mapping[str, Seq
         ],
         "rejected": [dataclasses.asdict(problem) for problem in done.rejected],
         "kept": [dataclasses.asdict(problem) for problem in done.kept],
+        "dropped_points": done.dropped_points,
         "holes": {name: [list(pair) for pair in pairs] for name, pairs in holes.items()},
     }
     return canonical_json(plain)
@@ -74,6 +75,7 @@ def decode_receipt(data: bytes, fingerprint: str) -> tuple[PackedShards, Holes, 
             shards=tuple(_shard_from_json(item) for item in plain["shards"]),
             rejected=tuple(Problem(**item) for item in plain["rejected"]),
             kept=tuple(Problem(**item) for item in plain["kept"]),
+            dropped_points=int(plain["dropped_points"]),
         )
         holes = {str(name): [(int(start), int(stop)) for start, stop in pairs] for name, pairs in plain["holes"].items()}
         return done, holes, Schema.from_json(plain["schema"])

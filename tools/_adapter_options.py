@@ -14,6 +14,8 @@ class FolderOptions:
 
     description: str | None = None
     """Name of the YAML description inside the folder, where it is not the usual one."""
+    bad_images: Literal["fail", "reject", "keep"] = "fail"
+    """As for packing: with "reject" or "keep", empty images are no reason to refuse the source; the packer lists them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,6 +216,7 @@ def _facts(done: PackReport, source_bytes: int, seconds: float) -> dict[str, Any
         "bytes": manifest.stored_bytes,
         "rejected": [str(problem) for problem in done.rejected],
         "kept": [str(problem) for problem in done.kept],
+        "dropped_points": done.dropped_points,
         "ignored": [{"path": item.path, "reason": item.reason} for item in done.ignored],
         "splits": _splits(manifest),
         "split_gaps": [dataclasses.asdict(gap) for gap in done.split_gaps],
@@ -256,6 +257,8 @@ def _print(done: PackReport, facts: dict[str, Any], *, list_ignored: bool) -> No
             say(f"{label:9} {len(problems)} payloads:")
             for problem in problems:
                 say(f"            {plain(problem)}")
+    if done.dropped_points:
+        say(f"dropped   {done.dropped_points:,} points without a finite position")
     if done.ignored:
         shown = done.ignored if list_ignored else done.ignored[:_FEW]
         say(f"ignored   {len(done.ignored)} files of the source are not part of it{':' if shown else ''}")

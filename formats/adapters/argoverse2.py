@@ -34,6 +34,8 @@ class Argoverse2Options:
     """"train", "val", "test", or one log's or scenario's name; None takes all."""
     points_codec: Literal["points-lossless", "points-raw"] = "points-lossless"
     """How sweeps are stored; both give every bit back."""
+    bad_images: Literal["fail", "reject", "keep"] = "fail"
+    """As in `PackOptions`: with "reject" or "keep", empty images are no reason to refuse the source; the packer lists them."""
     licence: str = LICENCE
     """What the manifest says about the licence."""
 
@@ -69,7 +71,13 @@ def open_source(spec: SourceSpec) -> Source:
         )
     if scenarios:
         return Argoverse2Motion(root, scenarios, licence=options.licence)
-    return Argoverse2Sensor(root, logs, points_codec=options.points_codec, licence=options.licence)
+    return Argoverse2Sensor(
+        root,
+        logs,
+        points_codec=options.points_codec,
+        licence=options.licence,
+        allow_empty_images=options.bad_images != "fail",
+    )
 
 
 def find(root: Path, pattern: str, split: str | None) -> dict[str, Path]:

@@ -69,8 +69,16 @@ class Argoverse2Sensor:
 
     kind = "argoverse2"
 
-    def __init__(self, root: Path, logs: Mapping[str, Path], *, points_codec: Any, licence: str) -> None:  # Any: a Literal
-        self.licence, self._root, self._logs = licence, root, logs
+    def __init__(
+        self,
+        root: Path,
+        logs: Mapping[str, Path],
+        *,
+        points_codec: Any,  # Any: a Literal
+        licence: str,
+        allow_empty_images: bool = False,
+    ) -> None:
+        self.licence, self._root, self._logs, self._allow_empty_images = licence, root, logs, allow_empty_images
         problems: list[Problem] = []
         ignored: list[Ignored] = []
         self._files = {name: self._list(folder, problems, ignored) for name, folder in logs.items()}
@@ -151,6 +159,9 @@ class Argoverse2Sensor:
             )
         return SourceDrive(timelines=timelines, attachments=self._attachments(folder))
 
+    def _may_be_empty(self, sensor: str) -> bool:
+        return self._allow_empty_images and sensor != _LIDAR
+
     def _list(self, folder: Path, problems: list[Problem], ignored: list[Ignored]) -> dict[str, dict[int, Path]]:
         """Return files by sensor and stamp."""
         found: dict[str, dict[int, Path]] = {}
@@ -161,8 +172,9 @@ class Argoverse2Sensor:
             for path in sorted(place.iterdir()) if place.is_dir() else ():
                 if path.suffix != suffix or not path.stem.isascii() or not path.stem.isdigit() or len(path.stem) > 18:
                     ignored.append(Ignored(path=self._name(path), reason=f"is not named <stamp in ns>{suffix}"))
-                elif path.is_symlink() or not path.is_file() or path.stat().st_size == 0:
+                elif path.is_symlink() or not path.is_file() or not (path.stat().st_size or self._may_be_empty(sensor)):
                     reason = "is not a regular file with content; download it again"
+                    reason += ", or pass --bad-images reject" * (sensor != _LIDAR)
                     problems.append(Problem(path=self._name(path), reason=reason, sensor=sensor, code="truncated"))
                 else:
                     found.setdefault(sensor, {})[int(path.stem)] = path

@@ -49,10 +49,18 @@ _KEYS: Final[Mapping[str, set[str]]] = {
 
 
 def open_source(spec: SourceSpec) -> Folder:
-    """Open a described folder; option `description` names the YAML file (default headway.yaml inside the folder)."""
-    if unknown := set(spec.options) - {"description"}:
-        raise UsageError(f"folder has no option {sorted(unknown)}; it has ['description']")
-    return Folder(spec.path, description=str(spec.options.get("description") or DESCRIPTION))
+    """Open a described folder.
+
+    Options: `description` names the YAML file (default headway.yaml inside the folder); `bad_images` is what the packer will do
+    with them: unless "fail", empty ones are no reason to refuse the source.
+    """
+    if unknown := set(spec.options) - {"description", "bad_images"}:
+        raise UsageError(f"folder has no option {sorted(unknown)}; it has ['bad_images', 'description']")
+    return Folder(
+        spec.path,
+        description=str(spec.options.get("description") or DESCRIPTION),
+        allow_empty_images=spec.options.get("bad_images", "fail") != "fail",
+    )
 
 
 class Folder:
@@ -60,8 +68,9 @@ class Folder:
 
     kind = "folder"
 
-    def __init__(self, path: str | Path, *, description: str = DESCRIPTION) -> None:
+    def __init__(self, path: str | Path, *, description: str = DESCRIPTION, allow_empty_images: bool = False) -> None:
         self.root = Path(path)
+        self._allow_empty_images = allow_empty_images
         text = _read_description(self.root / description)
         self._sensors: dict[str, dict[str, Any]] = text["sensors"]
         self.licence = str(text.get("licence", ""))
@@ -194,10 +203,9 @@ class Folder:
             stamp, where = int(match.group(1)) * scale, str(path.relative_to(self.root))
             if path.is_symlink() or not path.is_file():
                 problems.append(Problem(path=where, reason="is not a regular file", sensor=sensor, stamp_ns=stamp, code="layout"))
-            elif path.stat().st_size == 0:
-                problems.append(
-                    Problem(path=where, reason="is empty; copy it again", sensor=sensor, stamp_ns=stamp, code="truncated")
-                )
+            elif path.stat().st_size == 0 and not (item["kind"] == "image" and self._allow_empty_images):
+                reason = "is empty; copy it again" + ", or pass --bad-images reject" * (item["kind"] == "image")
+                problems.append(Problem(path=where, reason=reason, sensor=sensor, stamp_ns=stamp, code="truncated"))
             elif stamp in found:
                 problems.append(
                     Problem(

@@ -221,3 +221,14 @@ def test_a_scenario_that_is_no_parquet_is_named_at_once(tmp_path: Path) -> None:
     (folder / "scenario_scenario-a.parquet").write_bytes(b"PAR1")
     with pytest.raises(SourceError, match="not readable as parquet"):
         argoverse(tmp_path)
+
+
+def test_empty_images_are_the_packers_to_judge_where_asked(tmp_path: Path) -> None:
+    log = write_log(tmp_path)
+    sorted((log / "sensors/cameras/ring_front_center").iterdir())[1].write_bytes(b"")
+    with pytest.raises(SourceError, match="1 problems"):
+        argoverse(tmp_path)
+    assert len(argoverse(tmp_path, bad_images="reject").open_drive("log-a").timelines["ring_front_center"].stamps) == 4
+    sorted((log / "sensors/lidar").iterdir())[0].write_bytes(b"")
+    with pytest.raises(SourceError, match="1 problems"):
+        argoverse(tmp_path, bad_images="reject")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headway.formats import SourceError
+from headway.formats.adapters import SourceSpec, open_source
 from headway.formats.adapters.folder import Folder
 
 DESCRIPTION = """
@@ -117,3 +119,15 @@ def test_points_that_do_not_divide_are_refused(root: Path) -> None:
     assert read is not None
     with pytest.raises(ValueError, match="14 bytes are not a whole number of points of 13 bytes"):
         read(0)
+
+
+def test_empty_images_are_the_packers_to_judge_where_asked(root: Path, tmp_path: Path) -> None:
+    (root / "a/cameras/front_1500000.jpg").write_bytes(b"")
+    spec = SourceSpec(kind="folder", path=str(root))
+    with pytest.raises(SourceError, match="--bad-images reject"):
+        open_source(spec)
+    asked = replace(spec, options={"bad_images": "reject"})
+    assert len(open_source(asked).open_drive("a").timelines["front"].stamps) == 3
+    (root / "b/lidar/1250000.bin").write_bytes(b"")
+    with pytest.raises(SourceError, match=r"1250000\.bin"):
+        open_source(asked)

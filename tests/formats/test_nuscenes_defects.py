@@ -370,7 +370,9 @@ def test_points_without_a_position_are_left_out_as_asked(root: Path, tmp_path: P
     path = nan_points(root)
     asked = SourceSpec(kind="nuscenes", path=str(root), options={"drop_nan": True})
     options = PackOptions(workers=1, points_codec="points-quantised", drop_nan=True)
-    with open_set(pack(asked, tmp_path / "set", options).location) as packed:
+    report = pack(asked, tmp_path / "set", options)
+    assert report.dropped_points == 1
+    with open_set(report.location) as packed:
         points = packed.timeline("LIDAR_TOP").value(LIDAR_ROW)
     assert isinstance(points, np.ndarray)
     assert len(points) == path.stat().st_size // 20 - 1
