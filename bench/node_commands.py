@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -186,6 +187,26 @@ def consumer(
     finish("consumer", rows, conditions, summary, started, meter, json_path, html_path)
 
 
+def own_cost(
+    location: SetArgument,
+    rounds: Annotated[int, typer.Option(min=1, help="Pairs of runs, one after the other, in turns first.")] = 6,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each run.")] = 5.0,
+    json_path: JsonOption = None,
+    html_path: HtmlOption = None,
+) -> None:
+    """What the bench itself takes: `bench node` beside a bare loop over the same batches."""
+    from .own_cost import measure_own_cost
+
+    started = time.monotonic()
+    with NoiseMeter() as meter:
+        rows = measure_own_cost(location, rounds=rounds, seconds=seconds, say=report)
+    summary: dict[str, Any] = {
+        name: statistics.median(row[name] for row in rows) for name in ("bare_samples_per_s", "bench_samples_per_s")
+    }
+    summary["bench_takes"] = 1 - statistics.median(row["bench_samples_per_s"] / row["bare_samples_per_s"] for row in rows)
+    finish("own-cost", rows, {"set": str(location), "seconds": seconds}, summary, started, meter, json_path, html_path)
+
+
 def startup(
     location: Annotated[
         Path | None, typer.Argument(metavar="[SET]", help="A packed set; by default sets of --items frames, made in the cache.")
@@ -225,6 +246,7 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str]] = {
     "startup": (startup, "startup --items 1000,1000000"),
     "predict": (predict, "predict --loads W1,W2"),
     "starve": (starve, "starve --ranks 2"),
+    "own-cost": (own_cost, "own-cost SET"),
     "full": (full, "full --out results --minutes 40"),
     "report": (compare, "report before.json after.json"),
 }

@@ -31,7 +31,7 @@ def test_every_kind_of_bench_is_a_part(tmp_path: Path) -> None:
     wanted = {"limits-W1", "node-1", "node-2", "node-4", "consumer", "startup", "resume", "resume-W1"}
     assert wanted | {f"peers-W{number}" for number in (1, 2, 3, 4)} <= set(names)
     commands = {part.arguments[0] for part in run.parts()}
-    assert commands == {"limits", "node", "consumer", "startup", "resume", "peers"}
+    assert commands == {"limits", "node", "consumer", "startup", "resume", "peers", "own-cost"}
 
 
 def test_parts_that_are_there_stay_and_a_limit_leaves_the_rest_out(tmp_path: Path) -> None:
