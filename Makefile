@@ -75,7 +75,8 @@ $(DECODERS)/.installed: | $(STAMP)
 test-decoders: $(DECODERS)/.installed
 	@echo "== DALI and nvImageCodec without a GPU"
 	@$(DECODERS)/bin/python -m pytest -q -m "not gpu" tests/gpu_decode/test_decoders.py \
-		tests/gpu_decode/test_on_device.py tests/gpu_decode/test_real_images.py tests/gpu_decode/test_fused.py
+		tests/gpu_decode/test_on_device.py tests/gpu_decode/test_oddities.py tests/gpu_decode/test_real_images.py \
+		tests/gpu_decode/test_fused.py
 
 pure: $(STAMP)
 	@echo "== the loader without the native core"

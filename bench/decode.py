@@ -7,6 +7,7 @@ Without files, pictures of every common coding are made. No figure of a GPU come
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,13 @@ __all__ = [
 Row = dict[str, Value]
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".mpo")
 _SAMPLES, _CAMERAS = 4, 6
+_ARITHMETIC = b64decode(
+    b"/9j/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNSMj5aYVpQYEpRUk//2wBDAQ4ODhMREyYV"
+    b"FSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT0//yQARCAAgADADASIAAhEBAxEB/8wACgAQEAUB"
+    b"EBEF/9oADAMBAAIRAxEAPwD/ALE84ejFXhnwVwiucGe28tOe/TKfcgf1ZGXJzjfqes7TiSEmIDuOheGoOEubb5ddU/rAcJp2yPZpgOjn/IKqRSmm"
+    b"0VM9L9/ha73bqM9RrpsdfI8U/9k="
+)
+"""48 × 32, which no encoder among our dependencies can make."""
 
 
 def find_images(paths: Sequence[Path]) -> dict[str, bytes]:
@@ -58,7 +66,7 @@ def find_images(paths: Sequence[Path]) -> dict[str, bytes]:
 
 
 def made_images(height: int = 360, width: int = 640) -> dict[str, bytes]:
-    """Make one image of each coding that cameras and converters write."""
+    """Make one image of each coding that cameras and converters write, and of those that decoders stumble over."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (height // 12, width // 12, 3), np.uint8)
     picture = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -72,10 +80,33 @@ def made_images(height: int = 360, width: int = 640) -> dict[str, bytes]:
         ("restart markers", cv2.IMWRITE_JPEG_RST_INTERVAL, 4),
     ):
         made[name] = bytes(cv2.imencode(".jpg", picture, [flag, value])[1])
-    made["trailing bytes"] = made["4:2:0"] + bytes(100)
+    plain = made["4:2:0"]
+    made["trailing bytes"] = plain + bytes(100)
+    tag = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+    made["EXIF orientation"] = plain[:2] + b"\xff\xe1" + (len(tag) + 2).to_bytes(2, "big") + tag + plain[2:]
+    made["16-bit tables"] = _with_wide_tables(plain)
+    four = np.concatenate([picture, picture[..., :1]], -1)
+    made["YCCK"] = bytes(simplejpeg.encode_jpeg(four, quality=90, colorspace="CMYK", colorsubsampling="444"))
+    adobe = made["YCCK"].index(b"Adobe") + 11  # the byte that says how the four channels are to be read
+    made["CMYK"] = made["YCCK"][:adobe] + b"\0" + made["YCCK"][adobe + 1 :]
+    made["arithmetic"] = _ARITHMETIC
+    frame = plain.index(b"\xff\xc0")
+    made["12 bits"] = plain[: frame + 1] + b"\xc1" + plain[frame + 2 : frame + 4] + b"\x0c" + plain[frame + 5 :]
     made["cut"] = made["4:2:0"][: len(made["4:2:0"]) // 2]
     made["png"] = bytes(cv2.imencode(".png", picture)[1])
     return made
+
+
+def _with_wide_tables(data: bytes) -> bytes:
+    """Return a JPEG with its quantisation tables in 16 bits, as some encoders write them whatever they hold."""
+    out, at = b"", 0
+    while (found := data.find(b"\xff\xdb", at)) >= 0:
+        end = found + 2 + int.from_bytes(data[found + 2 : found + 4], "big")
+        tables = [data[start : start + 65] for start in range(found + 4, end, 65)]
+        wide = b"".join(bytes([0x10 | each[0]]) + b"".join(b"\0" + each[k : k + 1] for k in range(1, 65)) for each in tables)
+        out += data[at:found] + b"\xff\xdb" + (len(wide) + 2).to_bytes(2, "big") + wide
+        at = end
+    return out + data[at:]
 
 
 def usable_decoders() -> dict[str, Decoder]:
