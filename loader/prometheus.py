@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ class Exporter:
         self._directory, self._node = Path(directory), node
         self._address, self._asked = address, port
         self._server: Any = None  # Any: prometheus_client has no types
+        self._thread: threading.Thread | None = None
         self._since_s = time.time()
 
     @property
@@ -56,7 +58,7 @@ class Exporter:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         try:
-            self._server, _ = start_http_server(self._asked, self._address, registry)
+            self._server, self._thread = start_http_server(self._asked, self._address, registry)
         except OSError as error:  # training does not depend on it
             log.warning("headway: no metrics on %s:%d: %s; choose another prometheus_port", self._address, self._asked, error)
             return self
@@ -67,7 +69,8 @@ class Exporter:
     def close(self) -> None:
         """Stop serving; harmless when repeated."""
         if self._server is not None:
-            self._server.shutdown()
+            if self._thread is not threading.current_thread():  # where a loader happens to be collected there
+                self._server.shutdown()
             self._server.server_close()
             self._server = None
             _serving.pop((self._address, self._asked, self._directory, os.getpid()), None)

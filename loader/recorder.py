@@ -33,6 +33,7 @@ __all__ = ["Recorder", "Sources", "Step"]
 log = logging.getLogger("headway")
 
 _PERIOD_S: Final = 0.5
+_JOIN_S: Final = 5.0
 _LINE_STEPS: Final = 256
 _RECENT: Final = 50  # steps, of which headway is the median: as in `stats`
 _LONG_NS: Final = 1_000_000_000  # a wait that is reported before it is over
@@ -75,7 +76,9 @@ class Recorder:
         self._sources: Sources | None = None
         self._asked_ns = 0  # 0: the consumer does not wait
         self._ends: deque[Booked] = deque()
-        self._lock = threading.Lock()  # held while lines are made, so that closing does not cut into them
+        # Held while lines are made, so that closing does not cut into them. An RLock: a loader may be collected, which closes
+        # this, in the very thread that makes lines.
+        self._lock = threading.RLock()
         self._file = -1
         self._size = self._written_ns = 0
         self._counts: dict[str, int] = {"steps": 0, "samples": 0, "bytes": 0, "consumer_ns": 0}
@@ -161,7 +164,8 @@ class Recorder:
         self._sources = None
         if thread is not None:
             self._wake.set()
-            thread.join(5.0)
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S)
             self._flush(final=True)
         with self._lock:
             if self._exporter is not None:
@@ -182,11 +186,17 @@ class Recorder:
         if os.getpid() != self._pid:
             return
         with self._lock:
+            if self._file < 0:  # given up
+                self._steps.clear()
+                return
             try:
                 self._write_steps(final=final)
-            except OSError as error:
+            except Exception as error:  # whatever it is: a report is not worth a training run
                 log.warning(
-                    "headway: cannot go on with the ledger of rank %d: %s; training goes on without it", self._place.rank, error
+                    "headway: cannot go on with the ledger of rank %d: %s: %s; training goes on without it",
+                    self._place.rank,
+                    type(error).__name__,
+                    error,
                 )
                 if self._file >= 0:
                     os.close(self._file)

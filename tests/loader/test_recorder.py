@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 import headway
 from headway import DataLoader, LoaderOptions, Telemetry, Topology
 from headway.formats import UsageError
+from headway.loader.recorder import Recorder, Sources, Step
 from headway.loader.run_files import file_name, read_run
+from headway.loader.stall import Booked
 
 PROGRAM = """
 import sys, time
@@ -38,7 +41,7 @@ def loader_of(location: Path, telemetry: Telemetry, *, rank: int = 0, size: int 
 
 
 def eventually(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while not true():
         assert time.monotonic() < until
         time.sleep(0.02)
@@ -162,6 +165,45 @@ def test_a_full_disk_costs_the_ledger_and_not_the_training(
     assert "training goes on without it" in said[0]
     (found,) = read_run(tmp_path)
     assert found.lines == []
+
+
+def recorded(tmp_path: Path, values: Callable[[], dict[str, float]]) -> Recorder:
+    recorder = Recorder(Telemetry(directory=tmp_path), Topology())
+    recorder.begin(Sources(values, lambda: "plan"))
+    recorder.delivered(Step(0, 0, Booked(1, 2, 3, {"decode": 3}), 1, 1, 1, None))
+    return recorder
+
+
+def test_a_number_that_cannot_be_had_costs_the_ledger_and_not_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> dict[str, float]:
+        raise RuntimeError("no such number")
+
+    recorder = recorded(tmp_path, fails)
+    with caplog.at_level(logging.WARNING):
+        recorder.ended(None)
+        recorder.ended(None)
+    assert caplog.text.count("RuntimeError: no such number; training goes on without it") == 1
+    recorder.close()
+
+
+@pytest.mark.slow
+def test_a_loader_that_is_collected_in_the_ledgers_own_thread_does_not_hang_it(tmp_path: Path) -> None:
+    closed = threading.Event()
+
+    def collected() -> dict[str, float]:
+        recorder.close()
+        threads.append(threading.current_thread())
+        closed.set()
+        return {}
+
+    threads: list[threading.Thread] = []
+    recorder = recorded(tmp_path, collected)
+    assert closed.wait(30)
+    threads[0].join(30)
+    assert not threads[0].is_alive()
+    recorder.close()
 
 
 @pytest.mark.slow
