@@ -71,6 +71,17 @@ def test_a_stage_that_is_slow_is_found(
     assert facts["remedies"][0]["stall_share_after"] < facts["stall_share"]
 
 
+def test_a_gain_is_what_the_loss_would_be_less(tmp_path: Path) -> None:
+    """A loader that takes 100 ms a step, with a consumer of 10: with twice the threads 50, so 40 of the 90 ms stay."""
+    now = {"decode_threads": 2.0}
+    plant(tmp_path, 0, {"decode": [90.0] * STEPS}, consumer_ms=10.0, cores=5, now=now)
+    remedies = {each["effort"]: each for each in explained(tmp_path)["remedies"]}
+    assert "num_workers=4 (now 2)" in remedies["option"]["action"]
+    assert remedies["option"]["gain_gpu_s"] == pytest.approx(0.050 * STEPS)
+    assert remedies["option"]["stall_share_after"] == pytest.approx(40 / 50)
+    assert remedies["repack"]["gain_gpu_s"] == pytest.approx(0.035 * STEPS)
+
+
 def test_a_consumer_that_is_the_limit_leaves_nothing_to_do(tmp_path: Path) -> None:
     plant(tmp_path, 0, {"handover": [0.1] * STEPS})
     facts = explained(tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from headway.loader.run_files import read_run
 from headway.tools.explain_schema import SCHEMA
 from headway.tools.main import app
 from tests.loader.drives import write_drives
@@ -94,3 +95,8 @@ def test_a_rank_whose_store_gives_a_tenth_is_named(tmp_path: Path) -> None:
     assert (facts["culprits"][0]["rank"], facts["culprits"][0]["stage"]) == (1, "store")
     assert facts["verdict"] == "rank 1 waits for the store and all others for it"
     assert any("rank 1 slower than the others" in each["action"] for each in facts["remedies"])
+    for each in read_run(tmp_path / "run"):
+        now = each.last["now"]
+        assert now["cache_misses"] > 0
+        assert now["fetched_bytes"] > 20e6
+        assert {"requests_in_flight", "requests_running", "encoded_bytes", "hedge_after_s", "store_requests"} <= set(now)
