@@ -8,7 +8,6 @@ timed: the simulation of 1,024 ranks over a plan of 10⁹ items.
 from __future__ import annotations
 
 import resource
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,7 +89,8 @@ def predict_all(
 ) -> list[Row]:
     """Return one row a configuration: predicted and measured samples a second, and by how much they differ.
 
-    `scratch` holds the sets, and keeps those that are there.
+    `scratch` holds the sets, and keeps those that are there. A run that others disturb is repeated up to `repeats` times, and
+    the least disturbed one counts.
     """
     rows: list[Row] = []
     for name in dict.fromkeys(configuration.load for configuration in configurations):
@@ -112,9 +112,9 @@ def predict_all(
                 threads=configuration.threads,
                 memory_bytes=int(scenario.machine.memory_bytes),
             )
-            runs = [bench.run(options) for _ in range(repeats)]
-            rate = statistics.median(sum(float(row["samples_per_s"]) for row in run) for run in runs)
-            waited = statistics.median(max(float(row["waited_share"]) for row in run) for run in runs)
+            ranks, noise, _ = bench.run_quietly(options, repeats=repeats)
+            rate = sum(float(row["samples_per_s"]) for row in ranks)
+            waited = max(float(row["waited_share"]) for row in ranks)
             rows.append(
                 {
                     "load": name,
@@ -129,6 +129,7 @@ def predict_all(
                     "predicted_stall_share": round(outcome.stall_share, 4),
                     "stall_share": round(waited, 4),
                     "binding": outcome.binding,
+                    "others_cores": round(noise.others, 2),
                 }
             )
             say(_line(rows[-1]))

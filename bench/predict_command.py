@@ -22,7 +22,7 @@ _TOLERANCE = 0.15
 def predict(
     loads: Annotated[str, typer.Option(metavar="W1,…", help="Which workloads; by default all four.")] = "W1,W2,W3,W4",
     seconds: Annotated[float, typer.Option(min=1.0, help="How long a run streams.")] = 3.0,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs a configuration; the median counts.")] = 1,
+    repeats: Annotated[int, typer.Option(min=0, help="Further runs of a configuration while others use the machine.")] = 2,
     simulated_ranks: Annotated[int, typer.Option(min=0, help="Ranks of the job whose simulation is timed; 0: none is.")] = 1024,
     scratch: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the sets here; by default in a temporary one.")
