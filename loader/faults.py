@@ -29,6 +29,8 @@ log = logging.getLogger("headway")
 _ATTEMPTS: Final = 16
 # Below this many bad samples a share says nothing.
 _SHARE_FROM: Final = 10
+# So many bad samples get a line each; from then on a line a doubling says how many there are, and the ledger which.
+_TOLD: Final = 10
 
 
 class FaultPolicy:
@@ -78,13 +80,20 @@ class FaultPolicy:
                 decided[sample] = -1
                 self._note(item, int(items[sample]), error, step, -1)
                 self.count(error)
-                log.warning("headway: item %d is masked: %s", item, error)
+                self._tell("item %d is masked: %s", item, error)
                 continue
             decided[sample] = self._replacement(item, repeat, error)
             self._note(item, int(items[sample]), error, step, int(decided[sample]))
             self.count(error)
-            log.warning("headway: item %d is replaced by item %d: %s", item, int(decided[sample]), error)
+            self._tell("item %d is replaced by item %d: %s", item, int(decided[sample]), error)
         return decided
+
+    def _tell(self, said: str, *about: object) -> None:
+        bad = self._bad
+        if bad <= _TOLD:
+            log.warning("headway: " + said, *about)
+        elif bad % _TOLD == 0 and (bad // _TOLD).bit_count() == 1:
+            log.warning("headway: %d bad samples in epoch %d so far, the last: " + said, bad, self._epoch, *about)
 
     def take(self, bad: BadSample) -> None:
         """Record and count what the policy of a feeder process decided."""

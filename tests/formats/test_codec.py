@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import zstandard
@@ -80,9 +82,37 @@ def test_frames_without_size_are_refused_and_ours_have_size_and_checksum() -> No
 
 
 def test_a_second_frame_is_never_dropped_in_silence() -> None:
-    """indygreg/python-zstandard#59"""
+    """indygreg/python-zstandard#59, indygreg/python-zstandard#196: five frames of 1 MiB must not come back as 1 MiB."""
     with pytest.raises(DecodeError):
         decompress(compress(b"first") + compress(b"second"))
+    with pytest.raises(DecodeError):
+        decompress(b"".join(compress(bytes([k]) * (1 << 20)) for k in range(5)))
+
+
+@pytest.mark.parametrize("level", [1, 3, 19])
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("window_log", [None, 27, 28])
+def test_frames_of_other_writers_are_read_or_refused_with_the_reason(
+    level: int, sized: bool, checked: bool, window_log: int | None
+) -> None:
+    """sergey-dryabzhinsky/python-zstd#53: what `zstd` writes reading a pipe has no content size."""
+    options: dict[str, Any] = {"write_content_size": sized, "write_checksum": checked}
+    if window_log is None:
+        compressor = zstandard.ZstdCompressor(level=level, **options)
+    else:
+        parameters = zstandard.ZstdCompressionParameters.from_level(level, window_log=window_log, **options)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    data = b"what another program wrote " * 1000
+    frame = compressor.compress(data)
+    if not sized:
+        with pytest.raises(DecodeError, match="without content size"):
+            decompress(frame)
+    elif zstandard.get_frame_parameters(frame).window_size > 1 << 27:
+        with pytest.raises(LimitExceeded, match="window"):
+            decompress(frame)
+    else:
+        assert decompress(frame) == data
 
 
 @pytest.mark.parametrize("sensor", [TEXT, ARRAY, TABLE])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,10 @@ from headway.formats import (
     open_set,
     pack,
     pack_pool,
+    pack_worker,
     verify_set,
 )
+from headway.formats.codec import encode
 from headway.formats.pack_worker import pack_in_turn
 from tests.formats.ramp import Ramp, ramp_spec
 
@@ -322,21 +325,43 @@ def test_resume_continues_a_killed_run_and_gives_the_same_bytes(tmp_path: Path) 
     assert other.manifest == fresh.manifest
 
 
+KILLED_AT = """
+import os, signal, sys
+from headway.formats import *
+from tests.formats.ramp import ramp_spec
+class Killer:
+    def begin(self, stage, total): self.left = total * float(sys.argv[2])
+    def advance(self, amount):
+        self.left -= amount
+        if self.left < 0: os.kill(os.getpid(), signal.SIGKILL)
+pack(ramp_spec(), sys.argv[1], PackOptions(workers=1, shard_bytes=SMALL, resume=True), Killer())
+""".replace("SMALL", str(SMALL))
+
+
 @pytest.mark.slow
-def test_resume_takes_over_finished_shards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.full)])
+def test_resume_takes_over_finished_shards(kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mosaicml/streaming#737, ruimalheiro/gradient-garden#7: killed again and again, nothing finished is done or read twice."""
     place = tmp_path / "set"
-    script = (
-        "import os, signal, sys\nfrom headway.formats import *\nfrom tests.formats import ramp\n"
-        "class Killer:\n"
-        "    def begin(self, stage, total): self.left = total // 2\n"
-        "    def advance(self, amount):\n"
-        "        self.left -= amount\n"
-        "        if self.left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"pack(ramp.ramp_spec(), sys.argv[1], PackOptions(workers=1, shard_bytes={SMALL}, resume=True), Killer())"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(place)], timeout=60, check=False).returncode == -9
+    finished: list[str] = []
+    for kill in range(kills):
+        part = str(0.9 * (kill + 1) / kills)
+        command = [sys.executable, "-c", KILLED_AT, str(place), part]
+        assert subprocess.run(command, timeout=60, check=False).returncode == -9
+        receipts = sorted(path.name for path in (place / ".packing").glob("*.receipt"))
+        assert set(finished) <= set(receipts)
+        finished = receipts
+    read = 0
+
+    def counted(*values: Any, **options: Any) -> bytes:  # Any: as `encode` takes them
+        nonlocal read
+        read += 1
+        return encode(*values, **options)
+
+    monkeypatch.setattr(pack_worker, "encode", counted)
     report = pack(ramp_spec(), place, PackOptions(workers=1, shard_bytes=SMALL, resume=True))
-    assert report.resumed > 0
+    assert report.resumed == len(finished) > 0
+    assert 0 < read < 0.4 * report.packed  # a tenth, and up to a shard of the few there are
     pack(ramp_spec(), tmp_path / "fresh", PackOptions(workers=1, shard_bytes=SMALL))
     assert tree(place) == tree(tmp_path / "fresh")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.formats import NotASet, PackOptions, open_set, pack, repair_set, verify_set
+from headway.formats import NotASet, PackOptions, SetError, open_set, pack, repair_set, verify_set
 from tests.formats.ramp import ramp_spec
 from tests.formats.test_packer import tree
 
@@ -63,6 +63,7 @@ def test_what_can_be_rebuilt_is_rebuilt_without_loss(what: str, damaged: Path, s
 
 
 def test_a_damaged_payload_is_dropped_and_listed(damaged: Path, sound: Path) -> None:
+    """foxglove/mcap#1390: one damaged block costs what it holds, and the rest is saved."""
     with open_set(damaged) as packed:
         timeline = packed.timeline("CAM")
         offsets = timeline.refs(np.arange(len(timeline))).offset
@@ -89,6 +90,28 @@ def test_a_damaged_payload_is_dropped_and_listed(damaged: Path, sound: Path) -> 
         own = wanted.own("CAM", np.arange(len(wanted)))
         kept = np.where(own == row, -1, own - (own > row))
         assert np.array_equal(packed.own("CAM", np.arange(len(packed))), kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flips", [60, pytest.param(2000, marks=pytest.mark.full)])
+def test_verify_finds_every_flipped_bit(damaged: Path, flips: int) -> None:
+    """foxglove/mcap#535: a checker that passes over the end of a file."""
+    files = sorted(path for path in damaged.rglob("*") if path.is_file())
+    rng = np.random.default_rng(0)
+    for number in range(flips):
+        path = files[number % len(files)]
+        size = path.stat().st_size
+        at = size - 1 - number // len(files) if number < 5 * len(files) else int(rng.integers(size))
+        with open(path, "r+b") as file:
+            file.seek(at)
+            before = file.read(1)
+            overwrite(path, at, bytes((before[0] ^ 1 << int(rng.integers(8)),)))
+            try:
+                assert not verify_set(damaged).ok, (path.name, at)
+            except SetError:
+                assert path.name == "manifest.json"
+            overwrite(path, at, before)
+    assert verify_set(damaged).ok
 
 
 def test_a_frame_without_its_reference_payload_goes_as_a_whole(damaged: Path) -> None:
@@ -158,6 +181,7 @@ class Meter:
 
 
 def test_progress_reaches_its_total(sound: Path, tmp_path: Path) -> None:
+    """NVIDIA/Megatron-Energon#165: progress is in bytes, not in shards of which the last one takes a day."""
     meter = Meter()
     verify_set(sound, progress=meter)
     assert meter.done == meter.total > 0

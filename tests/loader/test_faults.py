@@ -11,6 +11,8 @@ import pytest
 import headway
 from headway import Batch, CorruptShard, DataLoader, DecodeError, Images, LoaderOptions, Topology, Window
 from headway.loader.decode import Decoder
+from headway.loader.faults import FaultPolicy
+from headway.loader.sampler import ViewInfo
 
 from .drives import JPEG, write_drives
 
@@ -100,3 +102,17 @@ def test_damage_after_packing_is_a_corrupt_shard(tmp_path: Path, decoder: Decode
     with pytest.raises(CorruptShard, match="'CAM_BACK'"):
         run(damaged, "raise", decoder=decoder)
     assert not rows(run(damaged, "mask", decoder=decoder))[7][1]
+
+
+def test_many_bad_samples_are_told_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """pupil-labs/pupil#1816: a bad cable must not write a line a frame."""
+    view = ViewInfo(view_id="v", items=10_000, drive_starts=np.array([0, 10_000]))
+    policy = FaultPolicy(LoaderOptions(on_error="mask", max_bad=10_000, max_bad_share=1.0), view=view, epoch=0)
+    zero = np.zeros(1, np.int64)
+    for item in range(10_000):
+        policy.decide(zero + item, zero, zero + item, {0: DecodeError("cut short")})
+    assert policy.bad == 10_000
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) <= 20
+    assert "item 0 is masked: cut short" in lines[0]
+    assert "5120 bad samples" in lines[-1]
