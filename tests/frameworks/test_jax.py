@@ -18,7 +18,8 @@ def test_two_processes_make_global_arrays(frames_set: Path, tmp_path: Path) -> N
     plan = ranks.planned(4)
     assert ranks.steps("first") == plan
     for rank in range(2):
-        for entry, items in zip(ranks.entries("first", rank), plan, strict=True):
+        for number, (entry, items) in enumerate(zip(ranks.entries("first", rank), plan, strict=True), 1):
+            assert entry["loaded"] == number  # by the loader itself
             assert entry["is_global"]
             assert entry["shape"] == [4, 1]
             assert entry["there"] == sum(item >= 0 for item in items)

@@ -33,12 +33,13 @@ def test_an_epoch_through_tf_data_is_the_loaders(frames_set: Path) -> None:
     from headway.loader.tensorflow_view import tensorflow_dataset
 
     batches = list(loader_of(frames_set))
-    dataset = tensorflow_dataset(loader_of(frames_set), ENTRIES)
+    loader = loader_of(frames_set)
+    dataset = tensorflow_dataset(loader, ENTRIES)
     assert dataset.element_spec["camera.image"].shape.as_list() == [4, 1, 1, 3, 24, 32]
     assert dataset.element_spec["LIDAR.points"].shape.as_list() == [None, 4]
     assert dataset.element_spec["boxes.centre"].shape.as_list() == [4, 1, None, 3]
     elements = list(dataset.prefetch(2).as_numpy_iterator())
-    assert len(elements) == len(batches)
+    assert len(elements) == len(batches) == loader.stats()["steps"]
     for element, batch in zip(elements, batches, strict=True):
         for name in ENTRIES:
             outer, _, inner = name.partition(".")

@@ -29,6 +29,7 @@ def main() -> None:
                 "ids": batch["id"].tolist(),
                 "shape": list(mask.shape),
                 "is_global": isinstance(mask, jax.Array) and isinstance(stamps, np.ndarray),
+                "loaded": loader.stats()["steps"],
                 "there": int(jax.jit(lambda value: value.sum())(mask)),
             }
             diary.write(json.dumps(entry) + "\n")

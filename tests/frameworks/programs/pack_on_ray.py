@@ -15,12 +15,14 @@ import ray
 from headway.formats import HeadwayError, PackOptions, pack
 from tests.formats.ramp import ramp_spec
 
+from .start_ray import start_ray
+
 DYING = "tests.frameworks.programs.dying_ramp:open_source"
 
 
 def main(folder: Path) -> None:
     """Pack each case and say how it ended."""
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    start_ray()
     for case in ("plain", "die-once", "error", "die-always"):
         spec, workers = ramp_spec(), 2
         if case == "error":

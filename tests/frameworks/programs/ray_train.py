@@ -18,6 +18,7 @@ from ray.train.torch import TorchTrainer
 from headway.loader.dataloader import _PackedIterator
 
 from .common import Diary, Net, arguments, features, make_loader
+from .start_ray import start_ray
 
 
 def train(config: dict[str, Any]) -> None:
@@ -52,7 +53,7 @@ def train(config: dict[str, Any]) -> None:
 def main() -> None:
     """Start Ray, fit, stop Ray."""
     given = arguments()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_ray()
     trainer = TorchTrainer(
         train,
         train_loop_config=vars(given),
