@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import multiprocessing
 import os
@@ -140,6 +141,7 @@ def test_a_stream_with_a_state_resumes_by_it() -> None:
     assert lists(again) == [[5, 6], [7, 8], [9, 10]]
 
 
+@pytest.mark.skipif("in_order" not in inspect.signature(TorchLoader).parameters, reason="torch before 2.6 has no in_order")
 def test_an_order_that_nothing_repeats_has_no_state() -> None:
     loader = DataLoader(Numbers(), num_workers=2, in_order=False)
     with pytest.raises(StateError, match="in_order"):
@@ -231,15 +233,14 @@ def test_a_long_wait_is_told_with_stacks_and_items(workers: int, tmp_path: Any, 
         reader = threading.Thread(target=lambda: received.extend(lists(loader)), name="reader")
         reader.start()
         deadline = time.monotonic() + 60
-        while not caplog.records and time.monotonic() < deadline:
+        # On a busy machine a worker's start takes long enough to be told, too.
+        while not (told := [text for text in caplog.messages if "items [2]" in text]) and time.monotonic() < deadline:
             time.sleep(0.02)
         gate.touch()
         reader.join(60)
     assert received == [[0], [1], [2], [3]]
-    (record,) = caplog.records
-    text = record.getMessage()
+    (text,) = told
     assert "waiting for a batch of Blocked" in text
-    assert "items [2]" in text
     assert f"process {os.getpid()}" in text
     assert "in __getitem__" in text if workers == 0 else "from worker 0 (pid" in text
 
