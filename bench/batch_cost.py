@@ -30,6 +30,7 @@ __all__ = ["NodeLimits", "encoded_sample_bytes", "measure_node", "read_limits"]
 
 _VERSION: Final = 1
 _MOST_RANKS: Final = 8
+_PATIENCE: Final = 4  # × as long for a run in which no batch came
 _SAMPLED_ROWS: Final = 4096
 _SAMPLED_ITEMS: Final = 16
 
@@ -144,8 +145,11 @@ def measure_node(
         if number and time.monotonic() - started > within_s / 2:
             break
         for case in cases:
-            rows = bench.run(case.options(seconds=seconds, image=image, memory_bytes=memory_bytes))
-            best[case] = best[case].better(_Cost.of(rows, case.size, bench.frames // (case.ranks * case.size)))
+            for patience in (1, _PATIENCE):
+                rows = bench.run(case.options(seconds=patience * seconds, image=image, memory_bytes=memory_bytes))
+                best[case] = best[case].better(_Cost.of(rows, case.size, bench.frames // (case.ranks * case.size)))
+                if math.isfinite(best[case].batch_s):
+                    break
             if progress is not None:
                 progress(1)
         # A consumer that never waits for long: what the loader takes of its own thread.
@@ -158,7 +162,7 @@ def measure_node(
         if progress is not None:
             progress(1)
     if slow := [case for case in cases if math.isinf(best[case].batch_s)]:
-        raise UsageError(f"no batch of {slow[0].size} came within {seconds:g} s; lower --batch-size")
+        raise UsageError(f"no batch of {slow[0].size} came within {_PATIENCE * seconds:g} s; lower --batch-size")
     parts: list[dict[int, float]] = [{}, {}, {}, {}]
     for size in sizes:
         one, most = best[_Case(1, size, 1)], best[_Case(1, size, cores)]
