@@ -26,6 +26,7 @@ from .manifest import AttachedFile, Drive, FileEntry, Manifest, Part, SensorStat
 from .merge import merge_sets
 from .pack_options import PackOptions, Progress
 from .packed_set import PackedSet, open_set
+from .range_cache import CacheOptions
 from .packer import PackReport, pack
 from .repair import RepairReport, repair_set
 from .schema import (
@@ -53,6 +54,7 @@ __all__ = [
     "SENSOR_TO_EGO",
     "AttachedFile",
     "Attachment",
+    "CacheOptions",
     "Camera",
     "Column",
     "CorruptShard",

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..formats.limits import DEFAULT_LIMITS, Limits
 from ..formats.packed_set import PackedSet, open_set
+from ..formats.range_cache import DEFAULT_CACHE, CacheOptions
 from .assemble import Assembler
 from .decode import Decoder
 from .draft import Draws
@@ -34,11 +35,12 @@ def open_dataset(
     where: Where = None,
     exclude: Exclude = (),
     limits: Limits = DEFAULT_LIMITS,
+    cache: CacheOptions = DEFAULT_CACHE,
 ) -> Dataset:
     """Open a packed set for training; `headway.open` is this function.
 
     Args:
-        location: the set's directory.
+        location: the set's directory, or its URL in a store (`s3://bucket/prefix`), from where it is read as it is needed.
         windows: what a sample takes of each timeline (`Window`, `Trajectory`, `Sweeps`); without any, every sensor's own
             payload of the frame.
         images: how images are to look (`Images`); sensors that none of them names are not read. Without any, all cameras at
@@ -47,6 +49,7 @@ def open_dataset(
         where: which frames are items: a boolean `pyarrow.compute` expression over the facts of frames, or frame numbers.
         exclude: drives, or (drive, frame) pairs, to leave out.
         limits: sizes above which data is refused.
+        cache: where, and how much of, a set in a store stays on this node.
 
     Raises:
         NotASet, UnsupportedFormat, CorruptShard: the set cannot be used.
@@ -54,7 +57,7 @@ def open_dataset(
     """
     looks = (images,) if isinstance(images, Images) else tuple(images)
     pads = (padding,) if isinstance(padding, Padding) else tuple(padding)
-    packed = open_set(location, limits=limits)
+    packed = open_set(location, limits=limits, cache=cache)
     return Dataset(packed, windows=tuple(windows), images=looks, padding=pads, where=where, exclude=tuple(exclude))
 
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headway.formats import CacheOptions as CacheOptions
     from headway.formats import CorruptShard as CorruptShard
     from headway.formats import DecodeError as DecodeError
     from headway.formats import HeadwayError as HeadwayError
@@ -59,6 +60,7 @@ __version__ = "0.1.0"
 # Public name → module that defines it.
 _HOMES = {
     "Batch": "headway.loader.batch",
+    "CacheOptions": "headway.formats",
     "CorruptShard": "headway.formats",
     "DataLoader": "headway.loader.dataloader",
     "Dataset": "headway.loader",
@@ -108,6 +110,7 @@ _NAMES = {"open": "open_dataset"}
 
 __all__ = [
     "Batch",
+    "CacheOptions",
     "CorruptShard",
     "DataLoader",
     "Dataset",
