@@ -26,8 +26,8 @@ from .manifest import AttachedFile, Drive, FileEntry, Manifest, Part, SensorStat
 from .merge import merge_sets
 from .pack_options import PackOptions, Progress
 from .packed_set import PackedSet, open_set
-from .range_cache import CacheOptions
 from .packer import PackReport, pack
+from .range_cache import CacheOptions
 from .repair import RepairReport, repair_set
 from .schema import (
     EGO_TO_WORLD,
