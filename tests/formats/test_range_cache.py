@@ -278,6 +278,8 @@ def test_each_extent_is_fetched_once_whoever_races(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_racers_survive_deletions_within_the_limit(tmp_path: Path) -> None:
+    """Lightning-AI/litData#566: a lock file beside each chunk was gone between two processes that had finished with it."""
+
     def delete(cache: RangeCache) -> None:
         for extent in range(60):
             (cache.root / SHARD[:2] / SHARD / str(extent)).unlink(missing_ok=True)
