@@ -113,6 +113,37 @@ def _points(
 
 
 @app.command(
+    "arrays",
+    epilog="Example: headway bench arrays poses.npy",
+    help="Size and one-core speed of generic arrays under zstd's levels, plain and byte-shuffled.",
+)
+def _arrays(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE…]", help=".npy, .npz or text; by default typical ones.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Decodes a row; the best counts.")] = 20,
+    json_path: JsonOption = None,
+) -> None:
+    from .arrays import measure_array, read_arrays, typical_arrays
+    from .machine import NoiseMeter
+    from .result import Result, Value, write_result
+
+    started, rows = time.monotonic(), list[dict[str, Value]]()
+    arrays = {name: array for path in files for name, array in read_arrays(path).items()} if files else typical_arrays()
+    say(f"{'array':<24} {'bytes':>9} {'codec':<18} {'ratio':>7} {'encode':>7} {'decode MB/s':>12}")
+    with NoiseMeter() as meter:
+        for name, array in arrays.items():
+            for row in measure_array(name, array, repeats=repeats):
+                rows.append(row)
+                rates = f"{row['encode_mb_s']:>7} {row['decode_mb_s']:>12}"
+                say(f"{name[:24]:<24} {row['bytes']:>9} {row['codec']:<18} {row['ratio']:>7} {rates}")
+    if json_path is not None:
+        settings: dict[str, Value] = {"repeats": repeats, "files": [str(path) for path in files or ()]}
+        wall = time.monotonic() - started
+        write_result(Result(bench="arrays", rows=rows, conditions=settings, wall_s=wall, noise=meter.noise), json_path)
+
+
+@app.command(
     "pack",
     epilog="Example: headway bench pack /tmp/w1 --json pack.json",
     help="Pack rate of headway beside WebDataset's TarWriter, MosaicML's MDSWriter and `cp -r` of the same bytes, interleaved; "

@@ -21,7 +21,7 @@ from ..formats.points import decode_points, encode_points, maximum_error_m
 from ..formats.schema import Column, Sensor
 from .result import Value
 
-__all__ = ["measure_points", "read_sweep"]
+__all__ = ["best_of", "measure_points", "read_sweep"]
 
 _FIELDS: Final = (("x", "m"), ("y", "m"), ("z", "m"), ("intensity", ""), ("ring", ""))
 
@@ -38,8 +38,8 @@ def read_sweep(path: Path) -> NDArray[np.float32]:
 def measure_points(name: str, sweep: NDArray[np.float32], *, repeats: int = 50) -> Iterator[dict[str, Value]]:
     """Yield one row for each codec on one sweep (N, C): x, y, z in metres, intensity, ring."""
     for codec, encode, decode in _contenders(np.ascontiguousarray(sweep)):
-        payload, encode_s = _best(encode, max(repeats // 10, 1))
-        error, decode_s = _best(lambda decode=decode, payload=payload: decode(payload), repeats)  # type: ignore[misc]  # early binding
+        payload, encode_s = best_of(encode, max(repeats // 10, 1))
+        error, decode_s = best_of(lambda decode=decode, payload=payload: decode(payload), repeats)  # type: ignore[misc]  # early binding
         yield {
             "sweep": name,
             "codec": codec,
@@ -52,7 +52,8 @@ def measure_points(name: str, sweep: NDArray[np.float32], *, repeats: int = 50) 
         }
 
 
-def _best(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:  # Any: bytes, or the error a decoder reports
+def best_of(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:  # Any: whatever the call returns
+    """Return the answer of a call and the CPU seconds of this thread that its fastest repetition took."""
     best = float("inf")
     for _ in range(repeats):
         started = time.thread_time()

@@ -25,7 +25,8 @@ from .source import Payload
 
 __all__ = ["compress", "decode", "decompress", "encode"]
 
-# Level 3: on arrays of poses and CAN values, levels above cost several times the time for a few percent.
+# Level 3, bytes in order: `headway bench arrays` has the table. Levels above cost several times the time for a few percent, and
+# shuffled bytes make noise a little smaller but decimals twice as big.
 _LEVEL: Final = 3
 _SMALL_OUTPUT: Final = 1 << 20
 
