@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +22,13 @@ import torch
 
 from ..formats import UsageError
 from ..formats.integrity import payload_hash
-from ..gpu_decode import Normalise
-from ..gpu_decode.colour import run_pass
-from ..gpu_decode.resample import resample
-from ..gpu_decode.sampling import sample
+from ..gpu_decode import choose_decoder
 from ..gpu_decode.transfer import DeviceBatches
 from ..loader.batch import Batch
-from ..loader.decode import Decoder, ImageJobs
+from ..loader.decode import Decoder, DeviceDecoder, ImageJobs
 from ..loader.images import Images
 from .decode import usable_decoders
+from .gpu_passes import measure_engines, measure_passes
 from .result import Value
 
 __all__ = ["SIZES", "as_markdown", "measure_gpu"]
@@ -50,7 +50,8 @@ def measure_gpu(
     rows = [
         *_decoding(where, clock, sizes, batches, repeats),
         *_copies(where, clock, repeats),
-        *_passes(where, clock, repeats),
+        *measure_passes(where, partial(clock.best, repeats=repeats), source=sizes[0], target=TARGET),
+        *measure_engines(where, partial(clock.best, repeats=repeats), _pictures(sizes[0]), batches=batches),
         *_overlap(where, clock, repeats),
     ]
     if where.type == "cuda":
@@ -139,42 +140,16 @@ def _copies(device: torch.device, clock: _Clock, repeats: int) -> Iterator[Row]:
     }
 
 
-def _passes(device: torch.device, clock: _Clock, repeats: int) -> Iterator[Row]:
-    """Resampling and normalisation in plain torch, as a share of what a copy of the same bytes reaches."""
-    images = 24 if device.type == "cuda" else 2
-    source = torch.randint(0, 256, (900, 1600, 3), dtype=torch.uint8, device=device)
-    levels = torch.randint(0, 256, (images, 3, *TARGET), dtype=torch.uint8, device=device)
-    block = torch.zeros(64 << 20, dtype=torch.uint8, device=device)
-    bandwidth = 2 * block.nbytes / clock.best(lambda: block.clone(), repeats)
-    sampling = sample(np.array([[0.44, 0, 0], [0, 0.44, -140]]), source=(1600, 900), target=TARGET)
-    (top, left), (height, width) = sampling.start, sampling.shape
-    piece = source[top : top + height, left : left + width]
-    work: tuple[tuple[str, Callable[[], object], int], ...] = (
-        (
-            "resample (torch)",
-            lambda: [resample(piece, sampling, target=TARGET, fill=0) for _ in range(images)],
-            images * (piece.nbytes + 3 * TARGET[0] * TARGET[1] * 4),
-        ),
-        ("normalise to bf16 (torch)", lambda: run_pass(levels, [], Normalise(dtype="bfloat16")), 3 * levels.nbytes),
-    )
-    for name, run, moved in work:
-        wall = clock.best(run, repeats)
-        yield {
-            "what": "passes",
-            "pass": name,
-            "images": images,
-            "ms": round(wall * 1e3, 3),
-            "share_of_bandwidth": round(moved / wall / bandwidth, 3),
-        }
-
-
 def _overlap(device: torch.device, clock: _Clock, repeats: int) -> Iterator[Row]:
-    """A bf16 training step alone, and while the next batch is on its way."""
+    """A bf16 training step alone, and while the next batch is decoded by a thread and on its way; the share of time waited."""
     on_gpu = device.type == "cuda"
     width, steps = (4096, 20) if on_gpu else (128, 3)
     layer = torch.nn.Linear(width, width, device=device, dtype=torch.bfloat16)
     still = torch.randn(width, width, device=device, dtype=torch.bfloat16)
-    images = torch.zeros((24 if on_gpu else 1, 3, *TARGET), dtype=torch.uint8)
+    decoder = choose_decoder("auto", deliver=str(device))
+    decoder.start(1)
+    encoded = _pictures((900, 1600) if on_gpu else (180, 320))[0]
+    jobs = _jobs([encoded] * (24 if on_gpu else 2), np.array([[0.44, 0, 0], [0, 0.44, 0]]))
 
     def step() -> None:
         for _ in range(8):
@@ -184,9 +159,32 @@ def _overlap(device: torch.device, clock: _Clock, repeats: int) -> Iterator[Row]
         for _ in range(steps):
             step()
 
+    def decoded() -> Batch:
+        assert isinstance(decoder, DeviceDecoder)
+        out = decoder.zeros(jobs.out.shape, "uint8")
+        decoder.decode(replace(jobs, out=out, messages={}))
+        return Batch(image=out, id=torch.zeros(1, dtype=torch.int64))
+
+    def ahead(thread: ThreadPoolExecutor) -> Iterator[Batch]:
+        coming = thread.submit(decoded)
+        for _ in range(steps):
+            batch = coming.result()
+            coming = thread.submit(decoded)
+            yield batch
+
+    waited: list[float] = []
+
     def fed() -> None:
-        for _ in DeviceBatches((Batch(image=images) for _ in range(steps)), device):
-            step()
+        waits = 0.0
+        with ThreadPoolExecutor(1) as thread:
+            batches = iter(DeviceBatches(ahead(thread), device))
+            for _ in range(steps):
+                started = time.perf_counter()
+                next(batches)
+                waits += time.perf_counter() - started
+                step()
+                clock.wait()
+        waited.append(waits)
 
     without, with_batches = clock.best(alone, repeats), clock.best(fed, repeats)
     yield {
@@ -194,6 +192,9 @@ def _overlap(device: torch.device, clock: _Clock, repeats: int) -> Iterator[Row]
         "step_ms": round(without / steps * 1e3, 3),
         "fed_ms": round(with_batches / steps * 1e3, 3),
         "inflation": round(with_batches / without - 1, 4),
+        "decoder": decoder.name,
+        "images_a_step": len(jobs.data),
+        "stall_share": round(min(waited[1:]) / with_batches, 4),
     }
 
 

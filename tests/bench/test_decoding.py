@@ -53,8 +53,13 @@ def test_the_gpu_bench_rehearses_on_the_cpu_and_says_so() -> None:
     rows = measure_gpu("cpu", sizes=((90, 160),), batches=(2,), repeats=1)
     assert all(row["rehearsal"] for row in rows)
     table = as_markdown(rows)
-    for what in ("decode", "host to device", "528 small tensors", "passes", "overlap with a bf16 step"):
+    for what in ("decode", "host to device", "528 small tensors", "passes", "decode engines", "overlap with a bf16 step"):
         assert f"### {what}" in table
+    passes = {str(row["pass"]): row for row in rows if row["what"] == "passes"}
+    assert "both (torch, as the fused kernel)" in passes
+    assert "ms" in passes["both (DALI)"] or passes["both (DALI)"]["why_not"]
+    (overlap,) = (row for row in rows if row["what"] == "overlap with a bf16 step")
+    assert 0 <= float(str(overlap["stall_share"])) <= 1
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="--device cpu"):
             measure_gpu("cuda")
