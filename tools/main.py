@@ -21,8 +21,8 @@ from .explain import explain_command
 from .plan import plan_command
 from .replay import replay_command
 from .set_commands import register
-from .tune import tune_command
 from .top import top_command
+from .tune import tune_command
 
 __all__ = ["app", "main"]
 
