@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..formats import kernel
 from ..tools.console import report, say
 from .peer_commands import cache_of
 
@@ -32,6 +33,8 @@ def full(
     limit_s = None if minutes is None else minutes * 60
     place = cache_of(cache).resolve()
     run = FullRun(FullOptions(out=out.resolve(), cache=place, peers=names, limit_s=limit_s, sizes=sizes), say=report)
+    if not kernel.available():
+        report("the native core is not in use: headway's rates will be those of the pure-Python path; build it first")
     run.prepare()
     if prepare:
         say("prepared")

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from ..formats import kernel
+
 __all__ = ["Machine", "Noise", "NoiseMeter", "describe", "versions"]
 
 QUIET_CORES: Final = 0.35
@@ -73,8 +75,8 @@ def describe() -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of every library the numbers depend on; absent ones are left out."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python, of every library the numbers depend on (absent ones are left out), and the core's state."""
+    found = {"python": platform.python_version(), "native core": "in use" if kernel.available() else "not in use"}
     for name in _LIBRARIES:
         try:
             found[name] = metadata.version(name)

@@ -22,7 +22,7 @@ from .limits import Limit, measure_limits
 from .machine import Noise, NoiseMeter
 from .memory_limit import MemoryGroup
 from .node_rank import MARK
-from .peer_process import end_group, watch
+from .peer_process import end_group, error_line, watch
 
 __all__ = ["NodeBench", "NodeOptions", "has_images"]
 
@@ -113,9 +113,7 @@ class NodeBench:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
         if not lines:
-            raise WorkerDied(
-                f"bench: no training step on this machine: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
-            )
+            raise WorkerDied(f"bench: no training step on this machine: {error_line(done.stderr)}")
         found = json.loads(lines[-1])
         return int(found["iterations"]), float(found["step_ms"])
 
@@ -174,7 +172,7 @@ class NodeBench:
         output, errors = process.communicate()
         sampler.join()
         lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
-        last = (errors.strip().splitlines() or ["no output"])[-1]
+        last = error_line(errors)
         rows[rank] = (
             json.loads(lines[-1]) | memory if lines else {"error": f"rank {rank} ended with {process.returncode}: {last}"}
         )

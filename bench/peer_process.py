@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,9 +17,11 @@ from typing import Any
 from .peer_environment import peer_path
 from .peers.measure_one import MARK
 
-__all__ = ["Figures", "end_group", "run_in", "watch"]
+__all__ = ["Figures", "end_group", "error_line", "run_in", "watch"]
 
 Figures = dict[str, float]
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Died|Exit|Interrupt): ")
+"""An exception's own line; notes may follow it."""
 
 
 def run_in(python: Path, module: str, task: Mapping[str, Any], log: Path, *, limit_s: float) -> dict[str, Any]:
@@ -45,8 +48,14 @@ def run_in(python: Path, module: str, task: Mapping[str, Any], log: Path, *, lim
         return {**json.loads(lines[-1]), **memory}
     if process.returncode == -signal.SIGKILL and memory["wall_s"] >= limit_s:
         return {"error": f"gave no figures within {limit_s:.0f} s"}
-    last = [line for line in output.splitlines() if line.strip()][-1:] or ["no output"]
-    return {"error": f"ended with {process.returncode}: {last[0].strip()[:300]}"}
+    return {"error": f"ended with {process.returncode}: {error_line(output)}"}
+
+
+def error_line(output: str) -> str:
+    """Return the line of a process's output that says what went wrong: its exception's, or the last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    raised = [line for line in output.splitlines() if _RAISED.match(line)]
+    return [*(lines[-1:] or ["no output"]), *raised][-1][:300]
 
 
 def watch(process: subprocess.Popen[Any], limit_s: float) -> Figures:

@@ -22,6 +22,7 @@ from ..loader.plan import Plan
 from ..loader.sampler import ViewInfo
 from ..loader.shuffled import Shuffled
 from ..loader.state import State
+from .peer_process import error_line
 
 __all__ = ["first_batches", "measure_resume"]
 
@@ -70,8 +71,7 @@ def first_batches(task: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
     if not lines:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise WorkerDied(f"bench resume: the process ended with {done.returncode}: {last}")
+        raise WorkerDied(f"bench resume: the process ended with {done.returncode}: {error_line(done.stderr)}")
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 

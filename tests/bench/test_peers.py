@@ -13,6 +13,7 @@ import pytest
 
 from headway.bench.make_data import make_data
 from headway.bench.peer_environment import peer_path
+from headway.bench.peer_process import error_line
 from headway.bench.peer_resume import measure_peers_resume, peers_with_state
 from headway.bench.peer_rounds import PeerBench, PeerRow, PeerStore
 from headway.bench.peers.contract import Run
@@ -134,6 +135,12 @@ def test_resume_is_compared_over_trajectories_and_with_those_that_keep_a_state(s
         measure_peers_resume(["headway"], small["W2"], tmp_path)
     with pytest.raises(UsageError, match="torch keep no state"):
         measure_peers_resume(["torch"], small["W3"], tmp_path)
+
+
+def test_an_error_is_named_by_its_own_line_not_by_a_note_after_it() -> None:
+    assert error_line("Traceback …\n  File x\nmy.pkg.SomeError: broken\nwhile making batch 0\n") == "my.pkg.SomeError: broken"
+    assert error_line("Killed\n") == "Killed"
+    assert error_line("") == "no output"
 
 
 def test_a_peer_that_fails_or_hangs_is_reported_and_leaves_nothing(small: dict[str, Path], tmp_path: Path) -> None:
