@@ -49,7 +49,7 @@ __all__ = [
 
 Ints = NDArray[np.int64]
 
-_ABI: Final = 4
+_ABI: Final = 5
 _MESSAGE_BYTES: Final = 128
 
 # The structs of native/core.h, field by field; `_load` compares the sizes.
@@ -329,7 +329,7 @@ def shuffled(line: tuple[int, int, int, int], short_end: int, key: int, permutat
     assert native is not None, "callers ask available() first"
     positions = np.ascontiguousarray(positions)
     items = np.empty_like(positions)
-    native.shuffled(line, short_end, key, permutations, positions, items)
+    native.shuffled(line, short_end, key, permutations, positions, positions.shape[-1], items)
     return items
 
 

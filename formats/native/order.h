@@ -10,7 +10,7 @@ typedef struct {
     const uint8_t *permutations; /* 256 rows of block_items, where these are at most 64 */
 } hw_order;
 
-/* Items at positions of the line; returns how many positions were on it. */
-int64_t hw_shuffled_items(const hw_order *order, const int64_t *positions, int64_t count, int64_t *out);
+/* Items at positions of the line, row after row of `columns`; returns how many positions were on it. */
+int64_t hw_shuffled_items(const hw_order *order, const int64_t *positions, int64_t count, int64_t columns, int64_t *out);
 
 #endif

@@ -47,15 +47,40 @@ static inline uint64_t turned(uint64_t point, const network *w) {
     return right << w->power | left;
 }
 
-static uint64_t permuted(uint64_t point, uint64_t n, uint64_t key) {
+static network network_of(uint64_t n, uint64_t key) {
     uint64_t bits = n > 1 ? 64 - (uint64_t)__builtin_clzll(n - 1) : 0, power = (bits >> 1) - (bits >> 3), mask = (1ull << power) - 1;
-    network w = {n, power, mask, (n + mask) >> power, key};
+    return (network){n, power, mask, (n + mask) >> power, key};
+}
+
+static uint64_t permuted(uint64_t point, uint64_t n, uint64_t key) {
+    network w = network_of(n, key);
     for (int pass = 0; pass < (n < SMALL ? PASSES : 1); pass++) {
         w.key = pass ? key ^ multipliers[pass] : key;
         do point = turned(point, &w);
         while (point >= n);
     }
     return point;
+}
+
+enum { LANES = 8 };
+
+/* The same for LANES points at once, in place: each is a chain of multiplications, and the processor does several side by side. */
+static void permuted_lanes(int64_t *points, uint64_t n, uint64_t key) {
+    const network w = network_of(n, key);
+    uint64_t left[LANES], right[LANES];
+    for (int k = 0; k < LANES; k++) left[k] = (uint64_t)points[k] & w.mask, right[k] = (uint64_t)points[k] >> w.power;
+    for (int turn = 0; turn < ROUNDS; turn++) {
+        for (int k = 0; k < LANES; k++) left[k] ^= hash(right[k], key, multipliers[2 * turn]) & w.mask;
+        for (int k = 0; k < LANES; k++) {
+            right[k] += hash(left[k], key, multipliers[2 * turn + 1]) * w.base >> 32;
+            right[k] -= right[k] >= w.base ? w.base : 0;
+        }
+    }
+    for (int k = 0; k < LANES; k++) {
+        uint64_t point = right[k] << w.power | left[k];
+        while (point >= n) point = turned(point, &w);
+        points[k] = (int64_t)point;
+    }
 }
 
 static inline int64_t start(int64_t slot, int64_t items, int64_t slots) { return slot * items / slots; }
@@ -88,26 +113,52 @@ static int64_t walk_clipped(const hw_order *o, int64_t turn, int64_t items, uint
     return first + (int64_t)permuted((uint64_t)row, (uint64_t)size, word(key, ~(uint64_t)column));
 }
 
-static int64_t item_at(const hw_order *o, int64_t position, uint64_t blocks_key, uint64_t spans_key) {
+/* A span, clipped to its slot: the positions [begin, end), and what walks them. */
+typedef struct {
+    int64_t begin, end;
+    uint64_t key;
+} span;
+
+static span span_of(const hw_order *o, int64_t position, uint64_t spans_key) {
     int64_t slot = ((position + 1) * o->slots - 1) / o->items, width = o->span_blocks * o->block_items;
     int64_t phase = (int64_t)(((uint64_t)slot * 0x9E3779B1u & 0xFFFFFFFFu) * (uint64_t)o->span_blocks >> 32) * o->block_items;
     int64_t full = position + (position >= o->short_end ? o->missing : 0);
     int64_t open = (full + phase) / width * width - phase;
     int64_t end = least(plain(o, open + width), start(slot + 1, o->items, o->slots));
     int64_t begin = most(plain(o, open), start(slot, o->items, o->slots));
-    uint64_t key = folded(spans_key, (uint64_t)begin);
-    int64_t turn = position - begin;
-    position = begin + (end - begin == width ? walk_whole(o, turn, key) : walk_clipped(o, turn, end - begin, key));
-    full = position + (position >= o->short_end ? o->missing : 0);
-    int64_t place = full / o->block_items;
-    return ((int64_t)permuted((uint64_t)place, (uint64_t)o->blocks, blocks_key) - place) * o->block_items + full;
+    return (span){begin, end, folded(spans_key, (uint64_t)begin)};
 }
 
-int64_t hw_shuffled_items(const hw_order *o, const int64_t *positions, int64_t count, int64_t *out) {
+/* Return the full position read at `position` of span `s`. */
+static inline int64_t walked(const hw_order *o, int64_t position, const span *s) {
+    int64_t turn = position - s->begin, items = s->end - s->begin;
+    position = s->begin + (items == o->span_blocks * o->block_items ? walk_whole(o, turn, s->key) : walk_clipped(o, turn, items, s->key));
+    return position + (position >= o->short_end ? o->missing : 0);
+}
+
+enum { RUN = 256, SPANS_KEPT = 1024 };
+
+/* Positions come step by step, each with the same slots, which stay in their spans for many steps: `columns` says how many
+ * there are, and the span of each is kept. Two loops, so that the second, all multiplications, is not held up by branches. */
+int64_t hw_shuffled_items(const hw_order *o, const int64_t *positions, int64_t count, int64_t columns, int64_t *out) {
     uint64_t blocks_key = folded(o->key, BLOCKS), spans_key = folded(o->key, SPANS);
-    for (int64_t k = 0; k < count; k++) {
-        if (positions[k] < 0 || positions[k] >= o->items) return k;
-        out[k] = item_at(o, positions[k], blocks_key, spans_key);
+    span kept[SPANS_KEPT] = {{0, 0, 0}};
+    int64_t place[RUN], column = 0;
+    for (int64_t from = 0; from < count; from += RUN) {
+        int64_t n = least(RUN, count - from);
+        for (int64_t k = 0; k < n; k++, column = column + 1 < columns ? column + 1 : 0) {
+            int64_t position = positions[from + k];
+            if (position < 0 || position >= o->items) return from + k;
+            span *s = kept + column % SPANS_KEPT;
+            if (position < s->begin || position >= s->end) *s = span_of(o, position, spans_key);
+            int64_t full = walked(o, position, s);
+            place[k] = full / o->block_items;
+            out[from + k] = full - place[k] * o->block_items;
+        }
+        int64_t done = o->blocks < SMALL ? 0 : n / LANES * LANES;
+        for (int64_t k = 0; k < done; k += LANES) permuted_lanes(place + k, (uint64_t)o->blocks, blocks_key);
+        for (int64_t k = done; k < n; k++) place[k] = (int64_t)permuted((uint64_t)place[k], (uint64_t)o->blocks, blocks_key);
+        for (int64_t k = 0; k < n; k++) out[from + k] += place[k] * o->block_items;
     }
     return count;
 }

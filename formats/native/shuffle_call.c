@@ -14,10 +14,10 @@ static int sensible(const hw_order *o) {
 PyObject *hw_py_shuffled(PyObject *module, PyObject *args) {
     PyObject *permutations, *positions, *out;
     Py_buffer table = {0}, from = {0}, to = {0};
-    long long items, slots, block_items, span_blocks, short_end, good = 0;
+    long long items, slots, block_items, span_blocks, short_end, columns, good = 0;
     unsigned long long key;
     (void)module;
-    if (!PyArg_ParseTuple(args, "(LLLL)LKOOO:shuffled", &items, &slots, &block_items, &span_blocks, &short_end, &key, &permutations, &positions, &out))
+    if (!PyArg_ParseTuple(args, "(LLLL)LKOOLO:shuffled", &items, &slots, &block_items, &span_blocks, &short_end, &key, &permutations, &positions, &columns, &out))
         return NULL;
     hw_order order = {items, slots, block_items, span_blocks, 0, 0, short_end, key, NULL};
     if (!sensible(&order)) return PyErr_Format(PyExc_ValueError, "shuffled: numbers out of range");
@@ -32,7 +32,7 @@ PyObject *hw_py_shuffled(PyObject *module, PyObject *args) {
     }
     if (fits) {
         Py_BEGIN_ALLOW_THREADS
-        good = hw_shuffled_items(&order, from.buf, from.len / 8, to.buf);
+        good = hw_shuffled_items(&order, from.buf, from.len / 8, columns, to.buf);
         Py_END_ALLOW_THREADS
         if (good != from.len / 8) {
             PyErr_Format(PyExc_IndexError, "shuffled: a position is not one of the line's %lld", items);
