@@ -127,7 +127,11 @@ class FullRun:
         named = [name for name in self._options.peers.split(",") if name in stateful] or stateful
         resume = ["--batches", str(sizes.resume_batches), *cache, "--peers", ",".join(named)]
         found += [
-            Part(name="own-cost", arguments=["own-cost", sets["W1"], "--seconds", str(sizes.node_s / 2)], weight=100),
+            Part(
+                name="own-cost",
+                arguments=["own-cost", sets["W1"], "--rounds", str(2 * sizes.rounds), "--seconds", str(sizes.node_s / 2)],
+                weight=100,
+            ),
             Part(name="consumer", arguments=["consumer", sets["W1"], *window], weight=60),
             Part(name="startup", arguments=["startup", "--items", items, *cache], weight=60),
             Part(name="startup-W1", arguments=["startup", sets["W1"]], weight=20),
