@@ -59,12 +59,17 @@ class NodeLimits:
     image: str = ""
     """Target size of images, height × width."""
 
-    def cost(self, batch_size: int) -> BatchCost:
-        """Return what a batch of so many samples costs."""
+    def cost(self, batch_size: int, *, ranks: int) -> BatchCost:
+        """Return what a batch of so many samples costs one of `ranks` of a node."""
+        serial = self.serial_batch_s + batch_size * self.serial_sample_s
+        parallel = self.parallel_batch_s + batch_size * self.parallel_sample_s
+        cpu = self.cpu_batch_s + batch_size * self.cpu_sample_s
+        if ranks == 1:  # nobody to share the cores with: what it reached with all of them is what it gets
+            cpu = min(cpu, self.cores * serial + parallel)
         return BatchCost(
-            serial_s=self.serial_batch_s + batch_size * self.serial_sample_s,
-            parallel_s=self.parallel_batch_s + batch_size * self.parallel_sample_s,
-            cpu_s=self.cpu_batch_s + batch_size * self.cpu_sample_s,
+            serial_s=serial,
+            parallel_s=parallel,
+            cpu_s=cpu,
             handover_s=self.handover_s,
             first_s=self.first_batch_s + batch_size * self.first_sample_s,
             decoded_bytes=batch_size * self.decoded_sample_bytes,

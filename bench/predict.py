@@ -138,7 +138,7 @@ def predict_all(
 
 def scenario_of(configuration: Configuration, limits: NodeLimits, *, frames: int) -> Scenario:
     """Return the configuration as the simulation is told it."""
-    cost = limits.cost(configuration.batch_size)
+    cost = limits.cost(configuration.batch_size, ranks=configuration.ranks)
     threads = decode_threads(configuration.ranks) if configuration.threads is None else configuration.threads
     alone = max(cost.serial_s + cost.parallel_s / limits.cores, cost.cpu_s / limits.cores)
     memory = configuration.batches * _lease_bytes(cost) if configuration.batches else float(1 << 30)

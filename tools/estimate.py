@@ -91,7 +91,7 @@ def estimate_command(
     job = replace(job, epoch_steps=plan.steps)
     scenario = Scenario(
         job=job,
-        cost=found.cost(batch_size),
+        cost=found.cost(batch_size, ranks=per_node),
         machine=Machine(cores=node_cores, threads=threads, memory_bytes=float(memory_limit << 20)),
         store=_store(store, latency, bandwidth, stalls, cached, location, told),
         pace=Pace(headway_s=headway),

@@ -117,13 +117,13 @@ def test_a_limits_file_that_is_none_is_refused(tmp_path: Path, text: str) -> Non
 
 def test_limits_survive_their_file(limits: Path) -> None:
     assert read_limits(limits) == LIMITS
-    assert LIMITS.times(2.0).cost(4).parallel_s == pytest.approx(0.16)
+    assert LIMITS.times(2.0).cost(4, ranks=8).parallel_s == pytest.approx(0.16)
 
 
 @pytest.mark.full
 def test_this_node_is_measured_by_real_ranks(tiny_set: Path) -> None:
     found = measure_node(NodeBench(tiny_set), batch_size=2, image=(24, 32), seconds=0.5, rounds=1)
-    cost = found.cost(2)
+    cost = found.cost(2, ranks=1)
     assert cost.cpu_s > 0
     assert cost.serial_s + cost.parallel_s > 0
     assert cost.decoded_bytes > 3 * 24 * 32 * 4
