@@ -30,6 +30,7 @@ __all__ = ["NodeLimits", "encoded_sample_bytes", "measure_node", "read_limits"]
 
 _VERSION: Final = 1
 _MOST_RANKS: Final = 8
+_FIRST_BATCHES: Final = 4  # the first batch of an epoch takes two to four times as long as the later ones: nothing overlaps yet
 _PATIENCE: Final = 4  # × as long for a run in which no batch came
 _SAMPLED_ROWS: Final = 4096
 _SAMPLED_ITEMS: Final = 16
@@ -231,7 +232,9 @@ class _Cost(NamedTuple):
         rates = [float(row["samples_per_s"]) for row in rows]
         if not all(rates):
             return cls()
-        each, first = size * len(rates) / sum(rates), min(float(row["first_batch_s"]) for row in rows)
+        each = size * len(rates) / sum(rates)
+        # The process's own start is in it, too, and later iterators do not have that.
+        first = min(_FIRST_BATCHES * each, *(float(row["first_batch_s"]) for row in rows))
         cpu = sum(float(row["cpu_cores"]) for row in rows) / sum(rates) * size
         return cls(_without_starts(each, first, int(rows[0]["batches"]), epoch_batches), cpu, first)
 
