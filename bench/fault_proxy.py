@@ -86,6 +86,8 @@ class Request:
     span: str
     """Its Range header."""
     fault: str
+    at: float
+    """When it came, monotonic seconds."""
 
 
 class FaultProxy:
@@ -161,7 +163,7 @@ class FaultProxy:
         method, path, *_ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         fields = _fields(head)
         fault, delay = self.faults.draw(self._rng) if method == "GET" else ("none", 0.0)
-        self.requests.append(Request(method, path, fields.get("range", ""), fault))
+        self.requests.append(Request(method, path, fields.get("range", ""), fault, self._loop.time()))
         if delay:
             await asyncio.sleep(delay)
         if fault in ("503", "429"):

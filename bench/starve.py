@@ -53,17 +53,18 @@ class StarveOptions:
     """What to run."""
 
     ranks: tuple[int, ...] = (2, 4)
-    samples: int = 8000
-    image: tuple[int, int] = (250, 333)
-    """Of the stored images, about 45 kB each, and of those in batches."""
-    batch_size: int = 8
+    samples: int = 2000
+    """Far more than what is read ahead: else the whole set is needed at once, and no cache can choose."""
+    image: tuple[int, int] = (900, 1200)
+    """Of the stored images; batches have half of it."""
+    batch_size: int = 4
     load: float = 0.9
     """Of the sustainable rate."""
     cache_share: float = 0.5
     """Of the set."""
     epochs: int = 3
     shard_bytes: int = 32_000_000
-    format: str = "arrow"
+    format: str = "tar"
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -112,7 +113,7 @@ def _one(options: StarveOptions, ranks: int, folder: Path, server: S3Server, loc
                 "ranks": ranks,
                 "batch_size": options.batch_size,
                 "cameras": cameras,
-                "image": options.image,
+                "image": [side // 2 for side in options.image],
                 "seed": options.seed,
                 "memory_bytes": _MEMORY // ranks,
                 "cache_bytes": limit,
@@ -150,7 +151,7 @@ def _figures(
     ]
     # What the first epoch fetches of the second is made up for by what the second fetches of the third.
     downloaded = sum(rank["received_bytes"][2] - rank["received_bytes"][1] for rank in ran)
-    dataset = Dataset(packed, images=[Images(cameras, size=options.image, dtype="float32")])
+    dataset = Dataset(packed, images=[Images(cameras, size=(options.image[0] // 2, options.image[1] // 2), dtype="float32")])
     view, reads = dataset.view, dataset.reads
     plans = [
         Plan(view.info, Shuffled(drop_last=True), seed=options.seed, epoch=epoch, segments=[(ranks * options.batch_size, 0)])

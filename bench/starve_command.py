@@ -17,7 +17,7 @@ __all__ = ["starve"]
 
 def starve(
     ranks: Annotated[str, typer.Option(metavar="N,…", help="Numbers of ranks to run with.")] = "2,4",
-    samples: Annotated[int, typer.Option(min=100, help="Size of the set.")] = 8000,
+    samples: Annotated[int, typer.Option(min=100, help="Size of the set.")] = 2000,
     load: Annotated[float, typer.Option(min=0.05, max=1.0, help="What consumers ask for, of the sustainable rate.")] = 0.9,
     cache_share: Annotated[float, typer.Option(min=0.05, max=1.0, help="The node cache's limit, of the set's size.")] = 0.5,
     json_path: JsonOption = None,

@@ -2,8 +2,8 @@
 
 An extent is an aligned megabyte of a shard, kept as a file `<2 hex>/<SHA-256 of the shard>/<number>` and published by rename. Who
 reads compares payload hashes, and drops an extent that fails; so nothing is synced, and nothing here is trusted. A catalogue
-says which files are ours and how big: only those, by inode and time, are ever removed. When the limit is met, the extent goes whose
-next use, as all live processes published it (`next_uses.py`), is farthest (Belady, 1966) – be it the new one.
+says which files are ours and how big: only those, by inode and time, are ever removed. When the limit is met, the extent goes
+whose next use, as all live processes published it (`next_uses.py`), is farthest (Belady, 1966) – be it the new one.
 """
 
 from __future__ import annotations
@@ -150,6 +150,8 @@ class RangeCache:
             with self._locked() as catalogue:
                 if not self._make_room(catalogue, bytes.fromhex(shard), extent, len(data)):
                     return False
+                if self._is_foreign(catalogue, bytes.fromhex(shard), extent):
+                    return False
                 catalogue.put(bytes.fromhex(shard), extent, written)
                 os.replace(aside, target)
             return True
@@ -202,12 +204,19 @@ class RangeCache:
         order = np.lexsort((entries["since"], -seconds))[: max(1, len(held) // _SHARE)]
         return [(float(seconds[at]), shards[at], int(entries["extent"][at])) for at in reversed(order.tolist())]
 
+    def _is_foreign(self, catalogue: _Catalogue, shard: bytes, extent: int) -> bool:
+        """Whether there is a file under an extent's name that is not the one that was put there."""
+        try:
+            found = self._path(shard.hex(), extent).lstat()
+        except FileNotFoundError:
+            return False
+        return not any(_is_ours(catalogue.entries[at], found) for at in catalogue.find(shard, extent))
+
     def _remove(self, catalogue: _Catalogue, at: int) -> None:
         entry = catalogue.entries[at]
         path = self._path(bytes(entry["shard"]).hex(), int(entry["extent"]))
         with suppress(OSError):
-            found = path.lstat()
-            if (found.st_ino, found.st_mtime_ns) == (int(entry["inode"]), int(entry["written_ns"])):
+            if _is_ours(entry, path.lstat()):
                 path.unlink()
         catalogue.entries[at] = np.zeros((), _ENTRY)
 
@@ -237,6 +246,10 @@ class RangeCache:
             if not is_alive("-".join(path.name[1:].split("-")[:2])):
                 with suppress(OSError):
                     path.unlink()
+
+
+def _is_ours(entry: np.void, found: os.stat_result) -> bool:
+    return (found.st_ino, found.st_mtime_ns) == (int(entry["inode"]), int(entry["written_ns"]))
 
 
 class _Catalogue:

@@ -93,6 +93,11 @@ class RemotePayloads:
                 else:
                     self._held[shard, place.start] = (found, count - 1)
 
+    @property
+    def held_count(self) -> int:
+        """Payloads held in memory."""
+        return len(self._held)
+
     def close(self) -> None:
         """End the threads."""
         self.reader.close()
@@ -101,8 +106,9 @@ class RemotePayloads:
     async def _fetch(self, shard: int, places: Sequence[Place], want_by: float) -> list[memoryview]:
         out = [memoryview(bytearray(place.stop - place.start)) for place in places]
         wrong = list(range(len(places)))
-        for _ in range(_TRIES):
-            await self._fill(shard, [places[at] for at in wrong], [out[at] for at in wrong], want_by)
+        for again in range(_TRIES):
+            chosen = [places[at] for at in wrong]
+            await self._fill(shard, chosen, [out[at] for at in wrong], want_by, fresh=again > 0)
             wrong = await self._on_disk(_differing, places, out, wrong)
             if not wrong:
                 break
@@ -113,15 +119,16 @@ class RemotePayloads:
                     await self._on_disk(self.cache.drop, self._shards[shard].data.sha256, extent)
         return [view.toreadonly() for view in out]
 
-    async def _fill(self, shard: int, places: Sequence[Place], out: Sequence[memoryview], want_by: float) -> None:
+    async def _fill(self, shard: int, places: Sequence[Place], out: Sequence[memoryview], want_by: float, *, fresh: bool) -> None:
+        """Fill `out` with payloads, from the cache where they are there, unless they are to be `fresh`."""
         parts = [part for place, view in zip(places, out, strict=True) for part in _parts(place, view)]
         missing = parts
-        if self.cache is not None:
+        if self.cache is not None and not fresh:
             missing = await self._on_disk(self._from_cache, shard, parts)
         self.hits += len(parts) - len(missing)
         self.misses += len(missing)
         if missing:
-            extents = await self._extents(shard, sorted({part.extent for part in missing}), want_by)
+            extents = await self._extents(shard, sorted({part.extent for part in missing}), want_by, fresh=fresh)
             for part in missing:
                 part.out[:] = extents[part.extent][part.start : part.start + len(part.out)]
 
@@ -135,19 +142,19 @@ class RemotePayloads:
             if not self.cache.read_into(sha, part.extent, part.start, part.out, self._size(shard, part.extent))
         ]
 
-    async def _extents(self, shard: int, extents: Sequence[int], want_by: float) -> dict[int, memoryview]:
+    async def _extents(self, shard: int, extents: Sequence[int], want_by: float, *, fresh: bool) -> dict[int, memoryview]:
         mine = [extent for extent in extents if (shard, extent) not in self._flying]
         loop = asyncio.get_running_loop()
         for extent in mine:
             self._flying[shard, extent] = loop.create_future()
         waiting = {extent: self._flying[shard, extent] for extent in extents}
         if mine:
-            task = loop.create_task(self._download(shard, mine, want_by))
+            task = loop.create_task(self._download(shard, mine, want_by, fresh=fresh))
             self._downloads.add(task)
             task.add_done_callback(self._downloads.discard)
         return {extent: await asyncio.shield(future) for extent, future in waiting.items()}
 
-    async def _download(self, shard: int, mine: list[int], want_by: float) -> None:
+    async def _download(self, shard: int, mine: list[int], want_by: float, *, fresh: bool) -> None:
         """Land the extents `mine`, each fetched here or waited for while another process fetches it."""
         futures = {extent: self._flying[shard, extent] for extent in mine}
         left, began, poll_s = list(mine), time.monotonic(), _POLL_S[0]
@@ -157,7 +164,7 @@ class RemotePayloads:
             while left:
                 late = time.monotonic() - began > _TAKE_OVER_S
                 got = left if late or locks is None else locks.take(left)
-                here = await self._on_disk(self._whole_from_cache, shard, left)
+                here = {} if fresh else await self._on_disk(self._whole_from_cache, shard, left)
                 for extent, data in here.items():
                     futures[extent].set_result(data)
                 if locks is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .cache_directory import cache_directory, private_directory
 from .download import fetch_file, manifest_bytes
-from .errors import StoreError
+from .errors import CorruptShard, StoreError
 from .limits import Limits
 from .manifest import MANIFEST_NAME, AttachedFile, Manifest
 from .next_uses import process_name
@@ -23,6 +23,8 @@ from .stores.hedged import RangeReader
 from .stores.remote import RemoteStore
 
 __all__ = ["RemoteSet", "open_remote"]
+
+_TRIES = 3
 
 
 class RemoteSet:
@@ -82,8 +84,7 @@ def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: C
     if known is not None and known.is_file():
         manifest = Manifest.load(known.parent, limits=limits, expect_digest=expect_digest)
     else:
-        data = manifest_bytes(store, url, limits)
-        manifest = Manifest.decode(data, limits=limits)
+        data, manifest = _manifest(store, url, limits)
         manifest.check_pinned(url, expect_digest)
         private_directory(root / manifest.digest)
         _keep(root / manifest.digest / MANIFEST_NAME, data)
@@ -91,6 +92,18 @@ def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: C
     if whole is not None and (whole / manifest.digest / MANIFEST_NAME).is_file():
         return whole / manifest.digest
     return RemoteSet(url, manifest, root / manifest.digest, store, cache)
+
+
+def _manifest(store: RemoteStore, url: str, limits: Limits) -> tuple[bytes, Manifest]:
+    """Return the manifest; one that was damaged on its way is asked for again."""
+    for left in reversed(range(_TRIES)):
+        data = manifest_bytes(store, url, limits)
+        try:
+            return data, Manifest.decode(data, limits=limits)
+        except CorruptShard:
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _keep(path: Path, data: bytes) -> None:
