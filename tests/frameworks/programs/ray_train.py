@@ -35,10 +35,9 @@ def train(config: dict[str, Any]) -> None:
     fails_after, given.kill_after = given.kill_after, 0  # a raised error here: Ray sees one sooner than a dead process
     diary = Diary(given, context.get_world_rank())
     prepared = ray.train.torch.prepare_data_loader(loader)  # moves batches to the device, and fetches one ahead for it
-    batches = iter(prepared)
-    diary.write(is_ours=prepared._dataloader is loader and type(prepared.dataloader_iter) is _PackedIterator)
     diary.write(source=loader.topology.source, size=loader.topology.size, length=len(prepared))
-    for batch in batches:
+    for batch in prepared:
+        diary.write(is_ours=type(prepared.dataloader_iter) is _PackedIterator)
         diary.step(batch)
         model(features(batch)).backward()
         with tempfile.TemporaryDirectory() as folder:
