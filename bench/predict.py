@@ -60,6 +60,7 @@ _SMALL: Final[dict[str, dict[str, Any]]] = {
 _OPTIONS: Final[dict[str, dict[str, str]]] = {"W4": {"points_codec": "points-lossless"}}
 """So that there is something to decode: raw sweeps run through an epoch in a few steps' time."""
 _TARGET: Final[dict[str, tuple[int, int]]] = {"W1": (256, 704), "W2": (224, 224), "W3": (0, 0), "W4": (0, 0)}
+_MEASURING_S: Final = 120.0
 _MEASURED: Final = {"W1": 4, "W2": 16, "W3": 256, "W4": 16}
 """Batch size at which a workload is measured; a quarter or four times as many beside it."""
 
@@ -97,7 +98,7 @@ def predict_all(
         bench = NodeBench(_make(name, scratch, say=say))
         image = _TARGET[name]
         say(f"{name}: measuring what a batch costs")
-        limits = measure_node(bench, batch_size=_MEASURED[name], image=image, seconds=min(seconds, 1.5))
+        limits = measure_node(bench, batch_size=_MEASURED[name], image=image, seconds=min(seconds, 1.5), within_s=_MEASURING_S)
         for configuration in configurations:
             if configuration.load != name:
                 continue
