@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..formats import UsageError
 from ..loader.dataloader import DataLoader
 from ..loader.dataset import open_dataset
 from ..loader.images import Images
@@ -44,7 +45,7 @@ def bare_loop(task: dict[str, Any]) -> float:
             del batch
             now = time.monotonic()
             if now >= end:
-                return batches * float(task["batch_size"]) / (now - begin)
+                return batches * float(task["batch_size"]) / (now - begin) if begin else 0.0
             if begin:
                 batches += 1
             elif now >= warm:
@@ -67,6 +68,8 @@ def measure_own_cost(
                 command = [sys.executable, "-m", "headway.bench.own_cost", json.dumps(task)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 rates[what] = float(done.stdout.rpartition(_MARK)[2])
+        if not all(rates.values()):
+            raise UsageError(f"bench own-cost: {seconds:g} s gave no batch to count here; give --seconds more")
         rows.append({"bare_samples_per_s": rates["bare"], "bench_samples_per_s": rates["bench"]})
         say(f"round {number + 1} of {rounds}: {rates['bare']:,.1f} bare, {rates['bench']:,.1f} under the bench")
     return rows
