@@ -75,9 +75,11 @@ def test_a_slow_decoder_is_found(location: Path, tmp_path: Path) -> None:
 def test_a_slow_transform_is_found_where_it_runs(location: Path, tmp_path: Path, processes: int) -> None:
     stream(location, tmp_path, transforms=Transforms(sample=slow_sample, processes=processes))
     facts = explained(tmp_path)
-    assert facts["culprits"][0]["stage"] == "transform"
-    assert "Transforms(processes=2)" in facts["remedies"][0]["action"]
-    assert f"(now {processes})" in facts["remedies"][0]["action"]
+    # A machine with more to do than cores hands over late, which is no less true than what was planted.
+    planted = [each["stage"] for each in facts["culprits"] if each["stage"] != "handover"]
+    assert planted[0] == "transform"
+    (remedy, *_) = (each["action"] for each in facts["remedies"] if each["stage"] == "transform")
+    assert f"Transforms(processes=2) (now {processes})" in remedy
 
 
 @pytest.mark.slow
