@@ -30,8 +30,8 @@ _PR_SET_PDEATHSIG: Final = 1
 # How often the progress display is fed; it has no influence on the work.
 _POLL_S: Final = 0.2
 
-# Work of this process that is worth starting others: they take half a second each to be there.
-_WORTH_S: Final = 2.0
+# Work of this process that is worth starting others: each costs half a second of a core before it packs its first byte.
+_WORTH_S: Final = 5.0
 
 # Bytes done, a slot per task, and the cancel word. Plain memory without locks: a worker killed while it held one would hang
 # all others. Each slot has one writer. Set once per worker process. Any: ctypes arrays have no useful public type.
@@ -66,7 +66,8 @@ def run_adaptively(
         pool: _Pool | None = None
         for done, result in enumerate(here, 1):
             yield result
-            if pool is None and most > 1 and len(waiting) * (time.monotonic() - started) / done > _WORTH_S:
+            left_s = len(waiting) * (time.monotonic() - started) / (done + 1)  # one more is read already
+            if pool is None and most > 1 and left_s > _WORTH_S:
                 pool = stack.enter_context(_Pool(most - 1, len(tasks), advance))
             if pool is not None:
                 pool.fill(waiting)
