@@ -215,9 +215,10 @@ def test_the_next_epoch_is_begun_before_the_last_batch_leaves(place: Place, tmp_
 
 def test_threads_end_with_the_loader_and_the_set(place: Place) -> None:
     before = {thread.name for thread in threading.enumerate()}
-    remote = loader(place.url("tar"))
+    dataset = headway.open(place.url("tar"))
+    remote = loader(dataset)
     next(iter(remote))
-    packed = remote.dataset.packed
+    packed = dataset.packed
     del remote
     packed.close()
     import gc
