@@ -112,7 +112,7 @@ def test_out_of_range_rows_and_frames_are_refused(packed: PackedSet) -> None:
 def test_attachments_come_back_and_equal_ones_are_stored_once(packed: PackedSet) -> None:
     assert packed.attachment("drive-1", "map.bin") == b"one map for all drives"
     assert packed.attachment("drive-1", "log.txt") == b"log of drive-1"
-    assert len(list((packed.location / "attachments").iterdir())) == 1 + len(packed.drives)
+    assert len(list((Path(packed.location) / "attachments").iterdir())) == 1 + len(packed.drives)
 
 
 def test_a_pickled_set_reopens(packed: PackedSet) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from headway.bench.seaweed import S3Server, seaweed, weed
 from headway.formats import (
     CorruptShard,
     NotASet,
+    PackedSet,
     PackOptions,
     ShardKind,
     SourceError,
@@ -27,7 +29,6 @@ from headway.formats.merge import merge_sets
 from headway.formats.stores import Store, open_store
 from tests.formats.ramp import ramp_spec
 from tests.formats.test_packer import tree
-from headway.bench.seaweed import S3Server, seaweed, weed
 
 pytestmark = pytest.mark.slow
 SMALL = 20_000
@@ -190,10 +191,7 @@ def test_damage_in_the_store_is_never_read(place: str) -> None:
     data[len(data) // 2] ^= 1
     store.put(name, bytes(data))
     with open_set(place) as packed, pytest.raises(CorruptShard):
-        for sensor in packed.schema.sensors:
-            timeline = packed.timeline(sensor.name)
-            for row in range(len(timeline) if sensor.codec is not None else 0):
-                timeline.payload(row)
+        _read_all(packed)
     assert not verify_set(place).ok
 
 
@@ -203,3 +201,10 @@ def test_merging_reads_from_and_writes_to_stores(place: str, tmp_path: Path) -> 
     merged = merge_sets([place + "/a", tmp_path / "b"], place + "/c")
     assert merged.set_id == pack(ramp_spec(drives=3), tmp_path / "whole", ONE).manifest.set_id
     assert verify_set(place + "/c").ok
+
+
+def _read_all(packed: PackedSet) -> None:
+    for sensor in packed.schema.sensors:
+        timeline = packed.timeline(sensor.name)
+        for row in range(len(timeline) if sensor.codec is not None else 0):
+            timeline.payload(row)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from headway.bench.seaweed import S3Server, seaweed, weed
 from headway.formats import StoreError, UsageError
 from headway.formats.stores import Retry, Store, check_object_name, is_remote, local_path, open_store
 from headway.formats.stores.remote import classify
-from headway.bench.seaweed import S3Server, seaweed, weed
 
 
 @pytest.fixture(scope="module")
