@@ -238,10 +238,15 @@ class RangeReader:
     async def _retried(self, name: str, start: int, length: int, version: str, attempt: _Attempt) -> Answer:
         """Return a range, asked for again from where it broke off while failures are transient and time is left."""
         retry, began, tries, at = self.store.retry, time.monotonic(), 0, 0
+        what = f"reading {length} bytes at {start} of {name!r}"
         body = memoryview(bytearray(length))
         while True:
+            if not await self._gate(began + retry.deadline_s):
+                raise StoreError(
+                    f"{self.store.url}: {what}: still throttled after {tries} attempts in {time.monotonic() - began:.1f} s: "
+                    "the store asks for fewer requests than are waiting"
+                )
             tries += 1
-            await self._gate()
             sent, is_first = time.monotonic(), True
             pieces = self.store.chunks(name, start + at, length - at, version=version)
             try:
@@ -266,7 +271,6 @@ class RangeReader:
                 raise
             except Exception as error:
                 failure = classify(error)
-                what = f"reading {length} bytes at {start} of {name!r}"
                 if failure == "auth" and self.store.renew():
                     continue
                 if failure not in ("transient", "throttled"):
@@ -287,11 +291,17 @@ class RangeReader:
                     await asyncio.sleep(wait)
                 attempt.heard = time.monotonic()
 
-    async def _gate(self) -> None:
-        """While the store says that it is asked too much, let one request a second through, all together."""
+    async def _gate(self, until: float) -> bool:
+        """While the store says that it is asked too much, let one request a second through, all together.
+
+        Returns whether this one's turn comes before `until`.
+        """
         while self._is_throttled:
             now = time.monotonic()
             if now >= self._resume_at:
                 self._resume_at = now + _THROTTLED_S
-                return
-            await asyncio.sleep(self._resume_at - now)
+                return True
+            if now >= until:
+                return False
+            await asyncio.sleep(min(self._resume_at, until) - now)
+        return True
