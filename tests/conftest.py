@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,10 @@ hypothesis.settings.register_profile(
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the profile by what is run: `-m full` means the release run."""
     hypothesis.settings.load_profile("full" if config.option.markexpr == "full" else "test")
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # started in the background of a script; programs under test would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
