@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import secrets
 import struct
 from contextlib import suppress
@@ -25,6 +26,7 @@ _HEAD: Final = 64
 _MAGIC: Final = b"HWUSES01"
 _MOST_PAIRS: Final = 4 << 20  # 64 MiB; beyond them the uses are so far away that they count as never
 _SUFFIX: Final = ".uses"
+_NAME: Final = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{16}\.uses")
 
 
 def extent_keys(shards: list[bytes], extents: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -42,7 +44,7 @@ def process_name() -> str:
 def is_alive(name: str) -> bool:
     """Whether the process that `process_name` named so still runs."""
     pid, _, began = name.partition("-")
-    return pid.isdigit() and _began(int(pid)) == began
+    return _began(int(pid)) == began
 
 
 def _began(pid: int) -> str:
@@ -109,7 +111,7 @@ class NextUses:
         return soonest
 
     def _live(self) -> list[tuple[mmap.mmap, NDArray[np.uint64], NDArray[np.int64]]]:
-        names = {entry.name for entry in os.scandir(self._folder) if entry.name.endswith(_SUFFIX)}
+        names = {entry.name for entry in os.scandir(self._folder) if _NAME.fullmatch(entry.name)}
         for name in self._tables.keys() - names:
             del self._tables[name]
         for name in sorted(names):

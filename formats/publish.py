@@ -117,6 +117,8 @@ class Staging:
         try:
             data = self._move_in(manifest, wanted, moved)
         except BaseException:
+            if self._is_committed(manifest):  # an interrupt, or a late refusal, of a rename that took place
+                raise
             for path in moved:
                 if str(path.relative_to(self.destination)) not in old:
                     path.unlink(missing_ok=True)
@@ -130,6 +132,12 @@ class Staging:
             self._sweep(wanted)
         self.clear()
         return Manifest.decode(data, limits=self.limits)
+
+    def _is_committed(self, manifest: Manifest) -> bool:
+        try:
+            return (self.destination / MANIFEST_NAME).read_bytes() == manifest.encode()
+        except OSError:
+            return False
 
     def _move_in(self, manifest: Manifest, wanted: set[str], moved: list[Path]) -> bytes:
         """Move files in and commit the manifest; `moved` lists what an error leaves to undo."""

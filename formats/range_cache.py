@@ -8,10 +8,11 @@ whose next use, as all live processes published it (`next_uses.py`), is farthest
 
 from __future__ import annotations
 
-import errno
 import fcntl
+import itertools
 import logging
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -38,6 +39,9 @@ EXTENT: Final = 1 << 20
 _ENTRY: Final = np.dtype(
     [("shard", "V32"), ("extent", "<i8"), ("bytes", "<i8"), ("inode", "<u8"), ("written_ns", "<i8"), ("since", "<i8")]
 )
+_SHARD: Final = re.compile(r"[0-9a-f]{64}")
+_ASIDE: Final = re.compile(r"\.([0-9]+-[0-9]+)-[0-9]+-[0-9]+")  # process, extent, number
+_numbers = itertools.count()  # several caches of one process may write the same extent
 _GROW: Final = 1024  # entries
 _SHARE: Final = 64  # of the extents that are held, one part is chosen for eviction at once
 _TRUE_S: Final = 0.2  # for so long that choice stands, while plans go on
@@ -131,7 +135,7 @@ class RangeCache:
     def publish(self, shard: str, extent: int, data: memoryview) -> bool:
         """Keep an extent, if what was kept already is not needed sooner; False if it is not kept, for whatever reason."""
         target = self._path(shard, extent)
-        aside = target.parent / f".{process_name()}-{extent}"
+        aside = target.parent / f".{process_name()}-{extent}-{next(_numbers)}"
         try:
             self._folder(shard)
             with self._locked() as catalogue:
@@ -156,10 +160,7 @@ class RangeCache:
                 os.replace(aside, target)
             return True
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EEXIST):
-                raise
-            if error.errno != errno.EEXIST:
-                log.warning("cannot keep an extent in %s (%s); going on without", self.root, error.strerror)
+            log.warning("cannot keep an extent in %s (%s); going on without", self.root, error.strerror)
             return False
         finally:
             with suppress(OSError):
@@ -167,9 +168,12 @@ class RangeCache:
 
     def drop(self, shard: str, extent: int) -> None:
         """Remove an extent whose bytes turned out bad; one that we did not put there is only forgotten."""
-        with self._locked() as catalogue:
-            for at in catalogue.find(bytes.fromhex(shard), extent):
-                self._remove(catalogue, at)
+        try:
+            with self._locked() as catalogue:
+                for at in catalogue.find(bytes.fromhex(shard), extent):
+                    self._remove(catalogue, at)
+        except OSError as error:
+            log.warning("cannot drop an extent from %s (%s); going on without", self.root, error.strerror)
 
     def _make_room(self, catalogue: _Catalogue, shard: bytes, extent: int, size: int) -> bool:
         entries = catalogue.entries
@@ -235,15 +239,18 @@ class RangeCache:
         number = os.open(self.root / "catalogue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(number, fcntl.LOCK_EX)
-            yield _Catalogue(number)
-            fcntl.flock(number, fcntl.LOCK_UN)  # said aloud: see ByteLocks.close
+            try:
+                yield _Catalogue(number)
+            finally:
+                fcntl.flock(number, fcntl.LOCK_UN)  # said aloud: see ByteLocks.close
         finally:
             os.close(number)
 
     def _sweep(self) -> None:
         """Remove what processes that were killed had begun to write."""
         for path in self.root.glob("??/*/.*-*-*"):
-            if not is_alive("-".join(path.name[1:].split("-")[:2])):
+            shard, named = path.parent.name, _ASIDE.fullmatch(path.name)  # whatever else lies in this folder is not ours
+            if named and _SHARD.fullmatch(shard) and path.parent.parent.name == shard[:2] and not is_alive(named[1]):
                 with suppress(OSError):
                     path.unlink()
 
@@ -269,7 +276,8 @@ class _Catalogue:
         free = self.find(shard, extent) or np.flatnonzero(self.entries["bytes"] == 0)[:1].tolist()
         if not free:
             free = [len(self.entries)]
-            os.ftruncate(self._number, (len(self.entries) + _GROW) * _ENTRY.itemsize)
+            # Allocated, not only extended: writing to a mapped hole of a full disk would kill the process.
+            os.posix_fallocate(self._number, 0, (len(self.entries) + _GROW) * _ENTRY.itemsize)
             self._map()
         since = int(self.entries["since"].max(initial=0)) + 1
         self.entries[free[0]] = (shard, extent, written.st_size, written.st_ino, written.st_mtime_ns, since)

@@ -33,6 +33,7 @@ _TAIL: Final = 64 << 10
 _NEAR: Final = 512 << 10  # a gap that costs less to read than another request
 _TRIES: Final = 3
 _POLL_S: Final = 0.02
+_AT_ONCE: Final = 16  # shards: each takes two descriptors, and a plan may touch hundreds
 
 
 class RemoteIndex:
@@ -40,6 +41,7 @@ class RemoteIndex:
 
     def __init__(self, reader: RangeReader, directory: Path, schema: Schema) -> None:
         self._reader, self._directory, self._schema = reader, directory, schema
+        self._few = asyncio.Semaphore(_AT_ONCE)
 
     def is_here(self, shard: Shard) -> bool:
         """Whether a shard can be opened without asking the store."""
@@ -51,6 +53,10 @@ class RemoteIndex:
         Raises:
             CorruptShard: what the store holds is not what the manifest says.
         """
+        async with self._few:
+            await self._fetch(number, shard, want_by)
+
+    async def _fetch(self, number: int, shard: Shard, want_by: float) -> None:
         with ByteLocks(self._directory / "lock") as lock:
             while not self.is_here(shard) and not lock.take([number]):
                 await asyncio.sleep(_POLL_S)

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
+from .byte_locks import ByteLocks
 from .cache_directory import cache_directory, private_directory
 from .download import fetch_file, manifest_bytes
 from .errors import CorruptShard, StoreError
@@ -66,7 +67,9 @@ class RemoteSet:
     def bring_attachment(self, file: AttachedFile) -> None:
         """Fetch an attachment into `directory`, unless it is there."""
         private_directory(self.directory / "attachments")
-        fetch_file(self.reader.store, self.directory, file.path, file.sha256)
+        with ByteLocks(self.directory / "lock") as lock:  # beyond the shards' numbers
+            lock.take([len(self.manifest.shards)], wait=True)
+            fetch_file(self.reader.store, self.directory, file.path, file.sha256)
 
 
 def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: CacheOptions) -> RemoteSet | Path:

@@ -29,13 +29,14 @@ class Claim:
         global _claims
         self.threads, self._at_least = threads, at_least
         """What is claimed; may be changed while the iterator lives."""
+        self._has_ended = False
         with _lock:
             _claims = (*_claims, self)
 
     def allowed(self) -> int:
         """Return how many threads may work now; changes as other iterators come and go."""
         claims = _claims
-        if len(claims) < 2 or self not in claims:
+        if len(claims) < 2 or self._has_ended:
             return max(self._at_least, self.threads)
         each, rest = divmod(self.threads, len(claims))
         return max(self._at_least, each + (claims.index(self) < rest))
@@ -44,18 +45,20 @@ class Claim:
         """Leave the threads to the others; harmless when repeated."""
         global _claims
         with _lock:
-            _claims = tuple(claim for claim in _claims if claim is not self)
+            self._has_ended = True
+            # All that have ended: making this tuple may finalise another iterator, whose claim ends in here.
+            _claims = tuple(claim for claim in _claims if not claim._has_ended)
 
 
 # Replaced as a whole under the lock, so that reading needs none.
 _claims: tuple[Claim, ...] = ()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finaliser may end a claim in a thread that holds it
 
 
 def _forget() -> None:
     """Drop the parent's claims in a forked child, which has none of its threads."""
     global _claims, _lock
-    _claims, _lock = (), threading.Lock()
+    _claims, _lock = (), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -219,9 +219,14 @@ class DataLoader(TorchLoader[Any]):  # Any: a plain dataset yields whatever it l
             return self._plain.begin(self, super().__iter__)  # torch's, which calls _get_iterator
         self._fix_topology()
         start = self._begin()
+        kept = self._position, self._is_loaded
         self._start = start.next_epoch(self._view.info, self._order)
         self._position, self._is_loaded = start, False
-        iterator = _PackedIterator(self, start)
+        try:
+            iterator = _PackedIterator(self, start)
+        except BaseException:  # the epoch has not begun
+            self._start, (self._position, self._is_loaded) = start, kept
+            raise
         self._live = weakref.ref(iterator)
         return iterator
 
@@ -511,6 +516,10 @@ class _PackedIterator:
             self._end()
             loader._stats.ended()
             raise
+        except BaseException:
+            if self._engine.has_failed:  # it has closed itself, or hangs and is not to be waited for
+                self._leave()
+            raise
         step, micro = divmod(self._number, self._accumulate)
         self._number += 1
         position = self._start.after(self.plan, step=step, micro=micro, ranks=loader.topology.size, accumulation=self._accumulate)
@@ -533,8 +542,13 @@ class _PackedIterator:
 
     def _end(self) -> None:
         if not self.is_done:
-            self.is_done = True
             self._engine.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Be under way no more, even where a traceback keeps this iterator alive."""
+        if not self.is_done:
+            self.is_done = True
             self._pacer.close()
             if self._fetch is not None:
                 self._fetch.close()

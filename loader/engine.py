@@ -164,6 +164,11 @@ class Engine(Generic[B]):
             "memory_leased_bytes": float(pool.leased_bytes),
         }
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether every later `next` raises."""
+        return self._failed is not None
+
     def start(self) -> None:
         """Start the threads."""
         _live.add(self)
@@ -267,11 +272,12 @@ class Engine(Generic[B]):
                 step.trail.begin("memory")
                 memory = self._try_lease(begun) or self._lease(begun, timeout_s=self._stall_s)
                 step.trail.end()
-                for task in begun.tasks(memory):
-                    step.trail.begin(task.stage)
-                    task.run()
-                    step.trail.end()
+                tasks = deque(begun.tasks(memory))
                 del memory
+                while tasks:  # no name of a task outlives it: a step that is redone needs the memory
+                    step.trail.begin(tasks[0].stage)
+                    tasks.popleft().run()
+                    step.trail.end()
                 step.trail.begin("assemble")
                 step.batch = begun.finish()
                 step.trail.end()
@@ -280,6 +286,10 @@ class Engine(Generic[B]):
         except Exception as error:
             error.add_note(f"while making batch {step.number}")
             step.error = error
+        except BaseException as error:  # Ctrl-C: who asks again must not get the batch after this one
+            self._failed = error
+            self.close(wait=False)
+            raise
         return step
 
     def _work(self, number: int) -> None:
@@ -303,10 +313,13 @@ class Engine(Generic[B]):
             except BaseException as error:  # whatever it is, the consumer gets it
                 self._fail(step, error)
             self._doing.pop(me, None)
-            if task is not None:
+            is_task = task is not None
+            # A thread that waits must not keep a batch alive, nor one that redoes a step its first attempt: the memory would
+            # not come back.
+            del task, picked
+            if is_task:
                 self._task_done(step)
-            # A thread that waits must not keep a batch alive: its memory would not come back.
-            del step, task, picked
+            del step
 
     def _pick(self, number: int) -> tuple[Step[B], Task | None] | None:
         """Return a task of the earliest step that has one, else a step to plan, for a thread; the caller holds the lock."""
@@ -357,17 +370,17 @@ class Engine(Generic[B]):
         assert step.begun is not None
         tasks = step.begun.tasks(memory)
         memory.clear()  # from here on only the batch itself keeps it
-        slow = [task for task in tasks if not task.is_quick]
+        quick = deque(task for task in tasks if task.is_quick)
         step.submitted_ns = now_ns()
         with self._changed:
-            step.left = len(slow) + 1  # + 1: this call, so that a step without tasks is finished, too
-            step.tasks.extend(slow)
+            step.tasks.extend(task for task in tasks if not task.is_quick)
+            step.left = len(step.tasks) + 1  # + 1: this call, so that a step without tasks is finished, too
             self._has_work.notify_all()
-        if len(slow) < len(tasks):
+        del tasks
+        if quick:
             step.trail.begin("assemble")
-            for task in tasks:
-                if task.is_quick:
-                    task.run()
+            while quick:
+                quick.popleft().run()
             step.trail.end()
         self._task_done(step)
 

@@ -208,12 +208,15 @@ class FetchAhead(Generic[B]):
                 self._prepare(number)
                 began = now_ns()
                 step = _Coming(number, *self.recipe.place(number), began)
-                self._coming[number] = step
+                with self._changed:
+                    self._coming[number] = step
                 self._ask_for(step)
             except BaseException as error:  # whatever it is, the consumer gets it
                 if step is None:
                     nothing: Any = None  # Any: a step that failed is never begun
-                    step = self._coming[number] = _Coming(number, nothing, nothing, now_ns())
+                    step = _Coming(number, nothing, nothing, now_ns())
+                    with self._changed:
+                        self._coming[number] = step
                 self._land(step, error=error)
                 return
             self._steer()
@@ -299,7 +302,7 @@ class FetchAhead(Generic[B]):
             error = failure
         else:
             with self._changed:
-                if not step.is_let_go:
+                if not step.is_let_go and not self._closed:
                     remote.payloads.hold(shard, places, views)
                     step.parts.append((remote, shard, places))
         self._land(step, error=error)

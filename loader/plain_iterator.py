@@ -54,6 +54,7 @@ class _Followed(_BaseDataLoaderIter):
     def _follow(self, position: Position) -> None:
         self._position, self._skip = position, position.skip
         self._index: Any = None  # Any: what the sampler yields
+        self._taken = 0
         self._stats.begin()
 
     def _next_index(self) -> Any:  # Any: what the sampler yields
@@ -62,6 +63,7 @@ class _Followed(_BaseDataLoaderIter):
             self._skip -= 1
             self._passed_over()
         self._index = super()._next_index()  # type: ignore[no-untyped-call]  # torch's
+        self._taken += 1
         return self._index
 
     def _passed_over(self) -> None:
@@ -69,6 +71,10 @@ class _Followed(_BaseDataLoaderIter):
 
     def _ready(self) -> int:
         return 0
+
+    def _consumed(self) -> int:
+        """Batches that torch will not yield any more."""
+        return self._taken
 
     def pass_over(self, batches: int) -> None:
         """Load and drop what was delivered before the state was saved."""
@@ -81,15 +87,16 @@ class _Followed(_BaseDataLoaderIter):
     def __next__(self) -> Any:  # Any: whatever the dataset yields
         self._stats.asked(self._ready())
         self._wait.begin()
+        before = self._consumed()
         try:
             batch = super().__next__()
         except StopIteration:
             self._position.end(self._generator)
             self._stats.ended()
             raise
-        except Exception:
-            # torch goes on behind the batch that failed, and so does whoever resumes.
-            self._position.delivered += not self._is_stream
+        except BaseException:
+            # Where torch goes on behind the batch that failed, so does whoever resumes.
+            self._position.delivered += not self._is_stream and self._consumed() > before
             raise
         finally:
             self._wait.end()
@@ -160,6 +167,9 @@ class _Workers(_Followed, _MultiProcessingDataLoaderIter):
         process = self._workers[worker]
         does = "runs" if process.is_alive() else f"ended with code {process.exitcode}"
         return f"items {self._sent.get(number)!r:.200} from worker {worker} (pid {process.pid}, {does})"
+
+    def _consumed(self) -> int:
+        return int(self._rcvd_idx)
 
     def _ready(self) -> int:
         for number in [number for number in self._sent if number not in self._task_info]:

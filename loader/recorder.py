@@ -175,7 +175,7 @@ class Recorder:
                 self._trace.close()
                 self._trace = None
             if self._file >= 0:
-                os.close(self._file)
+                _let_go(self._file)
                 self._file = -1
 
     def _work(self) -> None:
@@ -193,13 +193,13 @@ class Recorder:
                 self._write_steps(final=final)
             except Exception as error:  # whatever it is: a report is not worth a training run
                 log.warning(
-                    "headway: cannot go on with the ledger of rank %d: %s: %s; training goes on without it",
-                    self._place.rank,
+                    "headway: cannot go on with the ledger %s: %s: %s; training goes on without it",
+                    self._path,
                     type(error).__name__,
                     error,
                 )
                 if self._file >= 0:
-                    os.close(self._file)
+                    _let_go(self._file)
                 self._file = -1
 
     def _write_steps(self, *, final: bool) -> None:
@@ -290,7 +290,7 @@ class Recorder:
             return
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if self._size + len(data) > self._telemetry.file_bytes:
-            os.close(self._file)
+            _let_go(self._file)
             self._file = -1
             self._open()
         self._size += os.write(self._file, data)  # in one call, so that a kill leaves whole lines
@@ -324,3 +324,9 @@ class Recorder:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file = file
         self._size = os.write(file, json.dumps(self._header).encode() + b"\n")
+
+
+def _let_go(file: int) -> None:
+    """Close a ledger for good: processes forked meanwhile hold it open, and would hold its lock."""
+    fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)

@@ -124,7 +124,9 @@ PyObject *hw_py_take(PyObject *module, PyObject *args) {
         goto failed;
     }
     self->submitted = 1;
+    Py_BEGIN_ALLOW_THREADS
     hw_pool_submit(&self->step);
+    Py_END_ALLOW_THREADS
     return (PyObject *)self;
 failed:
     Py_DECREF(self);

@@ -20,6 +20,7 @@ int hw_take_buffer(PyObject *object, Py_buffer *view, Py_ssize_t item, int writa
     if (PyObject_GetBuffer(object, view, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) < 0) return 0;
     if (view->len % item == 0) return 1;
     PyErr_Format(PyExc_ValueError, "%s holds %zd bytes, expected a multiple of %zd", name, view->len, item);
+    PyBuffer_Release(view);
     return 0;
 }
 
@@ -163,7 +164,9 @@ PyObject *hw_py_submit(PyObject *module, PyObject *args) {
     Py_INCREF(keep);
     self->keep = keep;
     self->submitted = 1;
+    Py_BEGIN_ALLOW_THREADS /* the pool may be changing its size, which waits for whoever decodes */
     hw_pool_submit(step);
+    Py_END_ALLOW_THREADS
     return (PyObject *)self;
 failed:
     Py_DECREF(self);
@@ -184,7 +187,11 @@ PyObject *hw_py_set_threads(PyObject *module, PyObject *argument) {
 
 PyObject *hw_py_threads(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    return PyLong_FromLong(hw_pool_threads());
+    int running;
+    Py_BEGIN_ALLOW_THREADS
+    running = hw_pool_threads();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(running);
 }
 
 PyObject *hw_py_close(PyObject *module, PyObject *unused) {

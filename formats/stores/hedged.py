@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any, Final, Protocol, TypeVar
 
-from ..errors import StoreError
+from ..errors import StoreError, UsageError
 from .remote import RemoteStore, classify
 
 __all__ = ["Answer", "ByPercentile", "Hedging", "RangeReader", "Traffic"]
@@ -114,12 +115,18 @@ class RangeReader:
         self._count = itertools.count()
         self._resume_at = 0.0
         self._is_throttled = False
+        self._pid = os.getpid()
         self._lock = threading.Lock()  # guards _loop and _thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:  # Any: asyncio's own types
         """Run a coroutine in the reader's thread."""
+        if os.getpid() != self._pid:
+            work.close()
+            raise UsageError(
+                f"store {self.store.url} was opened before a fork: its thread stayed in the parent; open the set again here"
+            )
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -157,6 +164,8 @@ class RangeReader:
 
     def close(self) -> None:
         """End the thread; what is under way ends with a StoreError."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and not the thread
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None

@@ -34,6 +34,8 @@ _ERRNO: dict[Failure, int] = {
     "transient": errno.EIO,
     "throttled": errno.EIO,
 }
+# What a client's message says of itself: where it asked and how long that took, whose digits are no status.
+_ABOUT = re.compile(r"\S+://\S+| in [\d.]+ ?(?:ns|µs|ms|s)\b|Debug source.*", re.DOTALL)
 _THROTTLED = re.compile(r"\b(429|SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy)\b")
 _TRANSIENT = re.compile(
     r"\b(50[0234]|408|timed? ?out|reset|refused|closed|broken pipe|incomplete|unexpected eof|dns)\b", re.IGNORECASE
@@ -268,7 +270,7 @@ class _ShortBody(ConnectionError):
 
 def classify(error: Exception) -> Failure:
     """Put a client's exception into one of seven classes; unknown failures count as transient."""
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, _ABOUT.sub(" ", str(error))
     if isinstance(error, StoreError):
         return "permanent"
     if name == "AlreadyExistsError":

@@ -186,10 +186,13 @@ def test_what_killed_processes_left_is_swept_and_what_live_ones_write_is_not(tmp
     cache = opened(tmp_path)
     cache.publish(SHARD, 0, data_of(0))
     folder = cache.root / SHARD[:2] / SHARD
-    dead, live = folder / ".999999999-1-5", folder / f".{process_name()}-6"
-    dead.write_bytes(b"half")
-    live.write_bytes(b"half")
+    dead, live = folder / ".999999999-1-5-0", folder / f".{process_name()}-6-0"
+    elsewhere = cache.root / "ml" / "project" / ".pre-commit-config.yaml"
+    elsewhere.parent.mkdir(parents=True)
+    for path in (dead, live, elsewhere):
+        path.write_bytes(b"half")
     opened(tmp_path)
+    assert elsewhere.exists()
     assert not dead.exists()
     assert live.exists()
 
