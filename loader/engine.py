@@ -196,6 +196,7 @@ class Engine(Generic[B]):
         except (StalledError, WorkerDied) as error:
             self._failed = error
             self.close(wait=False)  # whoever stalls does not come when called
+            _live.discard(self)
             raise
         if step.error is not None:
             self._failed = step.error
@@ -226,7 +227,7 @@ class Engine(Generic[B]):
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join(_JOIN_S)
-        _live.discard(self)
+            _live.discard(self)  # else its threads are joined at exit
 
     def _head(self) -> Step[B]:
         """Wait for the first open step to be done and take it."""
