@@ -6,10 +6,8 @@ dies, however it dies, ends the whole run with `WorkerDied`. Workers die with th
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -22,11 +20,11 @@ from typing import Any, Final
 
 from .errors import WorkerDied
 from .pack_worker import PackedShards, ShardTask, pack_in_turn, pack_shard
+from .parent_death import die_with_parent
 from .source import Source
 
 __all__ = ["run_adaptively", "run_tasks"]
 
-_PR_SET_PDEATHSIG: Final = 1
 # How often the progress display is fed; it has no influence on the work.
 _POLL_S: Final = 0.2
 
@@ -169,10 +167,7 @@ def _start(done: Any, cancelled: Any, parent: int) -> None:
     _shared = done, cancelled
     # An interrupt at the terminal reaches the whole group; the parent decides, and cancels the workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died while this process started: no signal will come, nor will a task
-        os._exit(1)
+    die_with_parent(parent)
 
 
 def _work(at: int, task: ShardTask) -> tuple[int, PackedShards]:

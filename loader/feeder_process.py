@@ -7,7 +7,6 @@ when the last view of them is dropped there. The process ends with its parent, h
 from __future__ import annotations
 
 import copy
-import ctypes
 import faulthandler
 import os
 import select
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import WorkerDied
+from ..formats.parent_death import die_with_parent
 from .arena import Arena
 from .buffers import SMALL_BYTES, BufferPool
 from .dataset import Dataset
@@ -42,7 +42,6 @@ __all__ = ["STAGES", "Feeding", "feed"]
 STAGES: Final = ("starting", "decoding", "transforming", "waiting for batch memory", "waiting to be asked")
 """What `Arena.status[0]` says; [1] is the batch, [2] the item (−1: none in particular)."""
 _DECODE, _TRANSFORM, _MEMORY, _IDLE = 1, 2, 3, 4
-_PR_SET_PDEATHSIG: Final = 1
 _NEVER_S: Final = 1e9  # the parent watches
 _ALIGN: Final = 64
 _LANES: Final = 256
@@ -69,7 +68,7 @@ def feed(feeding: Feeding, index: int, processes: int, channel: socket.socket, p
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if dies_with_parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent(parent)
     _, descriptors, _, _ = socket.recv_fds(channel, 1, 2)
     file, stacks = descriptors
     faulthandler.enable(file=stacks, all_threads=True)

@@ -152,7 +152,8 @@ class _Workers(_Followed, _MultiProcessingDataLoaderIter):
         until = time.monotonic() + timeout
         while True:
             rest = until - time.monotonic()
-            found: tuple[bool, Any] = super()._try_get_data(max(0.0, min(rest, self._stall_s / 4)))  # type: ignore[no-untyped-call]
+            slice_s = max(0.0, min(rest, self._stall_s / 4))
+            found: tuple[bool, Any] = super()._try_get_data(slice_s)  # type: ignore[no-untyped-call]  # torch's
             if found[0]:
                 return found
             is_last = time.monotonic() >= until
