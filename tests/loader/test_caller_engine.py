@@ -22,6 +22,7 @@ from headway.formats.packer import pack
 from headway.loader.buffers import BufferPool
 from headway.loader.caller_engine import CallerEngine
 from headway.loader.draft import Task
+from tests.loader.test_engine import drain
 
 SIZE = 100_000
 Hook = Callable[[int], None]
@@ -85,17 +86,6 @@ def engine_of(
     engine = CallerEngine[NDArray[np.uint8]](recipe, pool, first=0, last=steps, threads=0, prefetch=prefetch, stall_s=stall_s)
     engine.start()
     return engine
-
-
-def drain(engine: CallerEngine[NDArray[np.uint8]]) -> list[int]:
-    shown: list[int] = []
-    while True:
-        try:
-            batch = engine.next()
-        except StopIteration:
-            return shown
-        assert (batch == batch[0]).all()
-        shown.append(int(batch[0]))
 
 
 @settings(max_examples=20)

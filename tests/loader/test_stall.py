@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from headway import DataLoader, LoaderOptions
 from headway.loader.buffers import BufferPool
 from headway.loader.draft import Task
 from headway.loader.engine import Engine
-from headway.loader.stall import STAGES, Span, Stage, StallLedger, Trail, cut, now_ns, on_disk, within
+from headway.loader.stall import STAGES, Booked, Span, Stage, StallLedger, Trail, cut, now_ns, on_disk, within
 from headway.loader.transforms import Transforms
 
 SIZE = 100_000
@@ -173,23 +174,29 @@ def test_what_holds_the_batch_up_is_named(stage: Stage) -> None:
     engine.start()
     ledger.begun()
     assert entered.wait(20)
+    assert engine.awaited() == stage
+    booked, until_free = next_once(go.set, engine, ledger)
+    engine.close()
+    assert booked.waits[stage] >= until_free
+    assert sum(booked.waits.values()) == booked.waited_ns
+
+
+def next_once(free: Callable[[], object], engine: Engine[Any], ledger: StallLedger) -> tuple[Booked, int]:
+    """Ask for a batch that comes after `free`, called meanwhile; return its entry and the ns from asking until then."""
     released: list[int] = []
 
     def let_go() -> None:
         time.sleep(0.02)
         released.append(now_ns())
-        go.set()
+        free()
 
     helper = threading.Thread(target=let_go)
     asked = ledger.asked(is_ready=False)
-    assert engine.awaited() == stage
     helper.start()
     engine.next()
     booked = ledger.delivered(engine.trail)
     helper.join()
-    engine.close()
-    assert booked.waits[stage] >= released[0] - asked
-    assert sum(booked.waits.values()) == booked.waited_ns
+    return booked, released[0] - asked
 
 
 def test_full_buffers_are_named() -> None:
@@ -198,21 +205,9 @@ def test_full_buffers_are_named() -> None:
     engine.start()
     ledger.begun()
     held = [engine.next(), engine.next()]  # all there is
-    released: list[int] = []
-
-    def drop() -> None:
-        time.sleep(0.02)
-        released.append(now_ns())
-        held.clear()
-
-    helper = threading.Thread(target=drop)
-    asked = ledger.asked(is_ready=False)
-    helper.start()
-    engine.next()
-    booked = ledger.delivered(engine.trail)
-    helper.join()
+    booked, until_free = next_once(held.clear, engine, ledger)
     engine.close()
-    assert booked.waits["memory"] >= released[0] - asked
+    assert booked.waits["memory"] >= until_free
 
 
 def test_a_consumer_that_is_late_waits_for_nothing_but_the_handover() -> None:
