@@ -82,7 +82,7 @@ pure: $(STAMP)
 	@echo "== the loader without the native core"
 	@HEADWAY_NATIVE=0 $(PYTEST) -m "not full and not frameworks and not gpu" tests/loader tests/gpu_decode
 
-ci: lint types test pure sanitize test-decoders
+ci: lint types test pure sanitize test-decoders frameworks
 	@echo "== the wheel, installed elsewhere, still imports and packs"
 	@$(BIN)/python tests/wheel_smoke.py
 
