@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final
 
 from ..formats import kernel
+from .memory_limit import memory_bound
 
 __all__ = ["Machine", "Noise", "NoiseMeter", "describe", "versions"]
 
@@ -67,7 +68,7 @@ def describe() -> Machine:
         cores_visible=os.cpu_count() or 1,
         cores_usable=_usable_cores(),
         memory_bytes=memory,
-        memory_limit_bytes=min(memory, _cgroup_number("memory.max") or memory),
+        memory_limit_bytes=min(memory, memory_bound() or memory),
         kernel=platform.release(),
         transparent_hugepages=_chosen(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         gpus=tuple(_gpus()),
@@ -166,14 +167,6 @@ def _usable_cores() -> float:
     except (OSError, ValueError):
         pass
     return round(cores, 2)
-
-
-def _cgroup_number(name: str) -> int | None:
-    try:
-        value = Path("/sys/fs/cgroup", name).read_text().strip()
-        return None if value == "max" else int(value)
-    except (OSError, ValueError):
-        return None
 
 
 def _chosen(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""A bound on the memory of processes, by a control group of their own (cgroup v2): what a container of that size would do.
+"""A bound on the memory of processes, by a control group of their own (v2 or v1): what a container of that size would do.
 
 The group counts page cache too, so a set larger than the bound is read from disk again and again, as it would be in production.
+File names: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 """
 
 from __future__ import annotations
@@ -13,26 +14,28 @@ from types import TracebackType
 
 from ..formats import UsageError
 
-__all__ = ["MemoryGroup", "join_group"]
+__all__ = ["MemoryGroup", "join_group", "memory_bound"]
 
 _ROOT = Path("/sys/fs/cgroup")
 _REMEDY = "run without --memory-limit, or in a container with the bound (docker run --memory, a pod's resources.limits)"
 
 
 class MemoryGroup:
-    """A group below this process's own with `memory.max` set; processes enter it by `join_group`, `close` removes it."""
+    """A group below this process's own with its memory bounded; processes enter it by `join_group`, `close` removes it."""
 
     def __init__(self, limit_bytes: int, *, root: Path = _ROOT) -> None:
-        parent = _own_group(root)
+        parent, self._is_v2 = _own_group(root)
         self.path = parent / f"headway-bench-{os.getpid()}-{time.monotonic_ns()}"
+        limit = "memory.max" if self._is_v2 else "memory.limit_in_bytes"
+        # v2 counts swap apart from memory, v1 both together.
+        with_swap, swapped = ("memory.swap.max", 0) if self._is_v2 else ("memory.memsw.limit_in_bytes", limit_bytes)
         try:
-            enabled = (parent / "cgroup.subtree_control").read_text().split()
-            if "memory" not in enabled:
+            if self._is_v2 and "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                 (parent / "cgroup.subtree_control").write_text("+memory")
             self.path.mkdir()
-            (self.path / "memory.max").write_text(str(limit_bytes))
+            (self.path / limit).write_text(str(limit_bytes))
             with suppress(OSError):  # only where swap is accounted
-                (self.path / "memory.swap.max").write_text("0")
+                (self.path / with_swap).write_text(str(swapped))
         except OSError as error:
             with suppress(OSError):
                 self.path.rmdir()
@@ -42,14 +45,17 @@ class MemoryGroup:
 
     def events(self) -> dict[str, int]:
         """Return the peak in bytes, and how often the bound was met ("max") and a process killed for it ("oom_kill")."""
+        peak, counts = ("memory.peak", "memory.events") if self._is_v2 else ("memory.max_usage_in_bytes", "memory.oom_control")
         found = {}
         with suppress(OSError):
-            found["peak_bytes"] = int((self.path / "memory.peak").read_text())
+            found["peak_bytes"] = int((self.path / peak).read_text())
         with suppress(OSError):
-            for line in (self.path / "memory.events").read_text().splitlines():
+            for line in (self.path / counts).read_text().splitlines():
                 name, _, value = line.partition(" ")
                 if name in ("max", "oom_kill"):
                     found[name] = int(value)
+        with suppress(OSError):  # v1's "max"
+            found["max"] = int((self.path / "memory.failcnt").read_text())
         return found
 
     def close(self) -> None:
@@ -76,17 +82,33 @@ def join_group(path: str) -> None:
         Path(path, "cgroup.procs").write_text(str(os.getpid()))
 
 
-def _own_group(root: Path) -> Path:
-    """Return the directory of this process's own group.
+def memory_bound(*, root: Path = _ROOT) -> int | None:
+    """Return the bytes that this process's group and those above it allow, or None where no group says so."""
+    try:
+        group, is_v2 = _own_group(root)
+    except UsageError:
+        return None
+    found = []
+    for each in (group, *group.parents):
+        with suppress(OSError, ValueError):  # "max"; and a root group has no such file
+            found.append(int((each / ("memory.max" if is_v2 else "memory.limit_in_bytes")).read_text()))
+        if each == root:
+            break
+    return min(found, default=None)
+
+
+def _own_group(root: Path) -> tuple[Path, bool]:
+    """Return the directory of the group that bounds this process's memory, and whether it is of v2.
 
     Raises:
-        UsageError: no cgroup v2 with a memory controller here.
+        UsageError: no control group with a memory controller here.
     """
-    if not (root / "cgroup.controllers").is_file():
-        raise UsageError(
-            f"cannot bound memory: {str(root)!r} is no cgroup v2 (this kernel was started with v1, or has none); {_REMEDY}"
-        )
-    if "memory" not in (root / "cgroup.controllers").read_text().split():
-        raise UsageError(f"cannot bound memory: the control groups under {str(root)!r} have no memory controller; {_REMEDY}")
-    line = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "0::/")
-    return root / line.removeprefix("0::").strip("/")
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    controllers = root / "cgroup.controllers"
+    if controllers.is_file() and "memory" in controllers.read_text().split():
+        return root / next((path.strip("/") for number, _, path in own if number == "0"), ""), True
+    if (root / "memory" / "memory.limit_in_bytes").is_file():
+        below = next((path.strip("/") for _, names, path in own if "memory" in names.split(",")), "")
+        inside = root / "memory" / below
+        return (inside if inside.is_dir() else root / "memory"), False  # a container may see its own group as the root
+    raise UsageError(f"cannot bound memory: there is no control group with a memory controller under {str(root)!r}; {_REMEDY}")

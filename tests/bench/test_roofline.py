@@ -8,11 +8,9 @@ import pytest
 
 from headway.bench.limits import Limit
 from headway.bench.make_data import make_data
-from headway.bench.memory_limit import MemoryGroup
 from headway.bench.roofline import explain, roofline
 from headway.bench.workload_source import SPEC_KIND
 from headway.bench.workloads import workload
-from headway.formats import UsageError
 from headway.formats.adapters import SourceSpec
 from headway.formats.packed_set import open_set
 from headway.formats.packer import pack
@@ -48,11 +46,3 @@ def test_the_slowest_stage_is_the_roof_and_the_gap_is_explained(tmp_path: Path) 
     adding = [row for row in table if row["adds"]]
     assert sum(row["core_ms_a_sample"] for row in adding) == pytest.approx(2.0 / 300 * 1e3)
     assert explain(stages, samples_per_s=0.0, cores_used=0.0, cores=2.0)[-1]["stage"] == stages[-1].what
-
-
-def test_a_bound_on_memory_says_why_it_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no cgroup v2.*run without --memory-limit"):
-        MemoryGroup(1 << 28, root=tmp_path)
-    (tmp_path / "cgroup.controllers").write_text("cpu io\n")
-    with pytest.raises(UsageError, match="no memory controller"):
-        MemoryGroup(1 << 28, root=tmp_path)
