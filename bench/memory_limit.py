@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from ..formats import UsageError
 
@@ -20,22 +21,33 @@ _ROOT = Path("/sys/fs/cgroup")
 _REMEDY = "run without --memory-limit, or in a container with the bound (docker run --memory, a pod's resources.limits)"
 
 
+class _Files(NamedTuple):
+    """What a version of control groups calls the files of a group."""
+
+    limit: str
+    swap_limit: str
+    """v2: of swap alone; v1: of memory and swap together."""
+    peak: str
+    counts: str
+
+
+_V2 = _Files("memory.max", "memory.swap.max", "memory.peak", "memory.events")
+_V1 = _Files("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control")
+
+
 class MemoryGroup:
     """A group below this process's own with its memory bounded; processes enter it by `join_group`, `close` removes it."""
 
     def __init__(self, limit_bytes: int, *, root: Path = _ROOT) -> None:
-        parent, self._is_v2 = _own_group(root)
+        parent, self._files = _own_group(root)
         self.path = parent / f"headway-bench-{os.getpid()}-{time.monotonic_ns()}"
-        limit = "memory.max" if self._is_v2 else "memory.limit_in_bytes"
-        # v2 counts swap apart from memory, v1 both together.
-        with_swap, swapped = ("memory.swap.max", 0) if self._is_v2 else ("memory.memsw.limit_in_bytes", limit_bytes)
         try:
-            if self._is_v2 and "memory" not in (parent / "cgroup.subtree_control").read_text().split():
+            if self._files is _V2 and "memory" not in (parent / "cgroup.subtree_control").read_text().split():
                 (parent / "cgroup.subtree_control").write_text("+memory")
             self.path.mkdir()
-            (self.path / limit).write_text(str(limit_bytes))
+            (self.path / self._files.limit).write_text(str(limit_bytes))
             with suppress(OSError):  # only where swap is accounted
-                (self.path / with_swap).write_text(str(swapped))
+                (self.path / self._files.swap_limit).write_text(str(0 if self._files is _V2 else limit_bytes))
         except OSError as error:
             with suppress(OSError):
                 self.path.rmdir()
@@ -45,12 +57,11 @@ class MemoryGroup:
 
     def events(self) -> dict[str, int]:
         """Return the peak in bytes, and how often the bound was met ("max") and a process killed for it ("oom_kill")."""
-        peak, counts = ("memory.peak", "memory.events") if self._is_v2 else ("memory.max_usage_in_bytes", "memory.oom_control")
         found = {}
         with suppress(OSError):
-            found["peak_bytes"] = int((self.path / peak).read_text())
+            found["peak_bytes"] = int((self.path / self._files.peak).read_text())
         with suppress(OSError):
-            for line in (self.path / counts).read_text().splitlines():
+            for line in (self.path / self._files.counts).read_text().splitlines():
                 name, _, value = line.partition(" ")
                 if name in ("max", "oom_kill"):
                     found[name] = int(value)
@@ -83,22 +94,25 @@ def join_group(path: str) -> None:
 
 
 def memory_bound(*, root: Path = _ROOT) -> int | None:
-    """Return the bytes that this process's group and those above it allow, or None where no group says so."""
+    """Return the bytes that this process's group and those above it allow, or None where no group says so.
+
+    v1 has no word for "no limit": it gives a number beyond any memory.
+    """
     try:
-        group, is_v2 = _own_group(root)
+        group, files = _own_group(root)
     except UsageError:
         return None
     found = []
     for each in (group, *group.parents):
         with suppress(OSError, ValueError):  # "max"; and a root group has no such file
-            found.append(int((each / ("memory.max" if is_v2 else "memory.limit_in_bytes")).read_text()))
+            found.append(int((each / files.limit).read_text()))
         if each == root:
             break
     return min(found, default=None)
 
 
-def _own_group(root: Path) -> tuple[Path, bool]:
-    """Return the directory of the group that bounds this process's memory, and whether it is of v2.
+def _own_group(root: Path) -> tuple[Path, _Files]:
+    """Return the directory of the group that bounds this process's memory, and what its files are called.
 
     Raises:
         UsageError: no control group with a memory controller here.
@@ -106,9 +120,9 @@ def _own_group(root: Path) -> tuple[Path, bool]:
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     controllers = root / "cgroup.controllers"
     if controllers.is_file() and "memory" in controllers.read_text().split():
-        return root / next((path.strip("/") for number, _, path in own if number == "0"), ""), True
-    if (root / "memory" / "memory.limit_in_bytes").is_file():
+        return root / next((path.strip("/") for number, _, path in own if number == "0"), ""), _V2
+    if (root / "memory" / _V1.limit).is_file():
         below = next((path.strip("/") for _, names, path in own if "memory" in names.split(",")), "")
         inside = root / "memory" / below
-        return (inside if inside.is_dir() else root / "memory"), False  # a container may see its own group as the root
+        return (inside if inside.is_dir() else root / "memory"), _V1  # a container may see its own group as the root
     raise UsageError(f"cannot bound memory: there is no control group with a memory controller under {str(root)!r}; {_REMEDY}")

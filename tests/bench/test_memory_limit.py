@@ -22,8 +22,6 @@ for at in range(0, len(held), 4096):
     held[at] = 1
 print("filled")
 """
-
-
 V2 = "cgroup.controllers", "memory.max"
 V1 = "memory/tasks", "memory/memory.limit_in_bytes"
 
@@ -56,9 +54,7 @@ def test_a_bound_says_why_it_cannot_be(tmp_path: Path) -> None:
         MemoryGroup(1 << 28, root=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("marker", "limit"), [("cgroup.controllers", "memory.max"), ("memory/x", "memory/memory.limit_in_bytes")]
-)
+@pytest.mark.parametrize(("marker", "limit"), [V2, V1])
 def test_the_bound_of_this_process_is_read(marker: str, limit: str, tmp_path: Path) -> None:
     (tmp_path / marker).parent.mkdir(exist_ok=True)
     (tmp_path / marker).write_text("cpu memory\n")
