@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..formats.image_header import image_size
 from ..formats.integrity import payload_hash
+from .fork_gate import gate
 from .images import Images
 
 __all__ = ["BROKEN", "MISMATCH", "OK", "Decoder", "DeviceDecoder", "ImageJobs", "PortableDecoder", "level_table"]
@@ -126,7 +127,8 @@ class PortableDecoder:
                 status[job] = MISMATCH
                 continue
             try:
-                self._one(jobs, job, table)
+                with gate.inside():
+                    self._one(jobs, job, table)
             except (ValueError, cv2.error) as error:  # DecodeError is a ValueError, as are simplejpeg's
                 status[job] = BROKEN
                 jobs.messages[job] = str(error).strip()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import multiprocessing
 import os
@@ -352,6 +353,7 @@ _open: weakref.WeakSet[_Feeder] = weakref.WeakSet()
 
 def _fed(*arguments: Any, **more: Any) -> None:  # Any: as `feed`
     """Be a forked process: let go of what belongs to the parent's other processes, whose ends it must not keep open."""
+    gc.freeze()  # what lies about in the parent is finalised there
     for feeder in list(_open):
         for child in feeder.children:
             child.channel.close()
