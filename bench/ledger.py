@@ -138,8 +138,9 @@ def _measure(dataset: Dataset, case: str, *, batch_size: int, steps: int, thread
     with tempfile.TemporaryDirectory(prefix="headway-bench-") as directory:
         telemetry = Telemetry(directory=directory) if case == "files" else None
         loader = DataLoader(dataset, batch_size, True, num_workers=threads, options=LoaderOptions(seed=1, telemetry=telemetry))
+        counted = loader._loading.counted
         if case == "off":
-            loader._stats.ledger, loader._stats.trail = _NoLedger(), _NoTrail  # type: ignore[method-assign]  # that is the case
+            counted.ledger, counted.trail = _NoLedger(), _NoTrail  # type: ignore[method-assign]  # that is the case
         batches = iter(loader)
         for _ in range(_WARM):
             next(batches)
@@ -148,7 +149,7 @@ def _measure(dataset: Dataset, case: str, *, batch_size: int, steps: int, thread
         for _ in range(count):
             next(batches)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        recorder = loader._stats.recorder
+        recorder = counted.recorder
         del batches
         if recorder is not None:
             recorder.close()

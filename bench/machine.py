@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import sys
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -18,7 +17,8 @@ from types import TracebackType
 from typing import Final
 
 from ..formats import kernel
-from .memory_limit import memory_bound
+from ..formats.control_group import memory_bound
+from ..formats.cores import core_share
 
 __all__ = ["Machine", "Noise", "NoiseMeter", "describe", "versions"]
 
@@ -66,7 +66,7 @@ def describe() -> Machine:
     return Machine(
         cpu=_cpu_model(),
         cores_visible=os.cpu_count() or 1,
-        cores_usable=_usable_cores(),
+        cores_usable=round(core_share(), 2),
         memory_bytes=memory,
         memory_limit_bytes=min(memory, memory_bound() or memory),
         kernel=platform.release(),
@@ -156,17 +156,6 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _usable_cores() -> float:
-    cores = float(len(os.sched_getaffinity(0))) if sys.platform == "linux" else float(os.cpu_count() or 1)
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, int(quota) / int(period))
-    except (OSError, ValueError):
-        pass
-    return round(cores, 2)
 
 
 def _chosen(path: Path) -> str:

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from ..formats import UsageError
+from ..formats.control_group import ROOT, own_group
 
-__all__ = ["MemoryGroup", "join_group", "memory_bound"]
+__all__ = ["MemoryGroup", "join_group"]
 
-_ROOT = Path("/sys/fs/cgroup")
 _REMEDY = "run without --memory-limit, or in a container with the bound (docker run --memory, a pod's resources.limits)"
 
 
@@ -38,8 +38,11 @@ _V1 = _Files("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max
 class MemoryGroup:
     """A group below this process's own with its memory bounded; processes enter it by `join_group`, `close` removes it."""
 
-    def __init__(self, limit_bytes: int, *, root: Path = _ROOT) -> None:
-        parent, self._files = _own_group(root)
+    def __init__(self, limit_bytes: int, *, root: Path = ROOT) -> None:
+        own = own_group("memory", root)
+        if own is None:
+            raise UsageError(f"cannot bound memory: no control group with a memory controller under {str(root)!r}; {_REMEDY}")
+        parent, self._files = own.path, _V2 if own.version == 2 else _V1
         self.path = parent / f"headway-bench-{os.getpid()}-{time.monotonic_ns()}"
         try:
             if self._files is _V2 and "memory" not in (parent / "cgroup.subtree_control").read_text().split():
@@ -91,38 +94,3 @@ def join_group(path: str) -> None:
     """Put this process under a group's bound; called first, before memory is used."""
     if path:
         Path(path, "cgroup.procs").write_text(str(os.getpid()))
-
-
-def memory_bound(*, root: Path = _ROOT) -> int | None:
-    """Return the bytes that this process's group and those above it allow, or None where no group says so.
-
-    v1 has no word for "no limit": it gives a number beyond any memory.
-    """
-    try:
-        group, files = _own_group(root)
-    except UsageError:
-        return None
-    found = []
-    for each in (group, *group.parents):
-        with suppress(OSError, ValueError):  # "max"; and a root group has no such file
-            found.append(int((each / files.limit).read_text()))
-        if each == root:
-            break
-    return min(found, default=None)
-
-
-def _own_group(root: Path) -> tuple[Path, _Files]:
-    """Return the directory of the group that bounds this process's memory, and what its files are called.
-
-    Raises:
-        UsageError: no control group with a memory controller here.
-    """
-    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    controllers = root / "cgroup.controllers"
-    if controllers.is_file() and "memory" in controllers.read_text().split():
-        return root / next((path.strip("/") for number, _, path in own if number == "0"), ""), _V2
-    if (root / "memory" / _V1.limit).is_file():
-        below = next((path.strip("/") for _, names, path in own if "memory" in names.split(",")), "")
-        inside = root / "memory" / below
-        return (inside if inside.is_dir() else root / "memory"), _V1  # a container may see its own group as the root
-    raise UsageError(f"cannot bound memory: there is no control group with a memory controller under {str(root)!r}; {_REMEDY}")

@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
 from ..formats import StateError
+from .stats import LoaderStats
 
-__all__ = ["PlainState", "Position"]
+__all__ = ["PlainLoading", "Position", "generator_of"]
 
 _FORMAT: Final = "headway-plain"
 
@@ -37,15 +38,19 @@ class Position:
         self.random, self.delivered = generator.get_state(), 0
 
 
-class PlainState:
+class PlainLoading:
     """Follows the iterators of one torch loader, so that an epoch can be resumed after the batches delivered.
+
+    What `DataLoader` is over a dataset that is not ours; a wait longer than `stall_s` is logged.
 
     The state names how many batches were handed over and the random state from which the epoch's order was drawn. Resuming
     draws the same order and passes over what was delivered: without loading it where the dataset is map-style, else by
     loading and dropping it. A dataset with a `state_dict` of its own, iterated in this process, resumes by that instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s = stall_s
+        self.counted = LoaderStats()
         self.position: Position | None = None
         self._resume: dict[str, Any] | None = None  # Any: see `state`
 
@@ -94,6 +99,18 @@ class PlainState:
                 "states of packed sets only fit loaders of packed sets"
             )
         self._resume = {**state, "delivered": int(state["delivered"])}
+
+    def stats(self) -> dict[str, float]:
+        """Return how well this rank was fed so far."""
+        return self.counted.report()
+
+    @staticmethod
+    def set_epoch(loader: TorchLoader[Any], epoch: int) -> None:  # Any: as above
+        """Tell whatever of `loader` wants to know which epoch begins."""
+        for holder in (loader.sampler, loader.batch_sampler, loader.dataset):
+            tell = getattr(holder, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
 
 
 def generator_of(loader: TorchLoader[Any]) -> torch.Generator:  # Any: whatever the dataset yields

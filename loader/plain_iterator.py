@@ -18,8 +18,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
-from .plain import Position, generator_of
-from .stats import LoaderStats
+from .plain import PlainLoading, generator_of
 from .watch import Wait
 
 if TYPE_CHECKING:
@@ -31,28 +30,29 @@ _POLL_S: Final = 5.0  # torch's own: how often it looks whether its workers live
 _DEEP: Final = 6  # nesting of a batch that is measured
 
 
-def plain_iterator(loader: DataLoader, position: Position, stats: LoaderStats, stall_s: float) -> Any:  # Any: torch's are private
-    """Return the iterator that torch would make for `loader`, followed by `position` and `stats`."""
+def plain_iterator(loader: DataLoader, loading: PlainLoading) -> Any:  # Any: torch's are private
+    """Return the iterator that torch would make for `loader`, followed by what `loading` counts and keeps."""
     if loader.num_workers:
         loader.check_worker_number_rationality()
-    iterator = (_Workers if loader.num_workers else _InProcess)(loader, position, stats, stall_s)
-    stats.begun()
+    iterator = (_Workers if loader.num_workers else _InProcess)(loader, loading)
+    loading.counted.begun()
     return iterator
 
 
 class _Followed(_BaseDataLoaderIter):
     """What both kinds share."""
 
-    def __init__(self, loader: DataLoader, position: Position, stats: LoaderStats, stall_s: float) -> None:
-        self._stats, self._stall_s = stats, stall_s
+    def __init__(self, loader: DataLoader, loading: PlainLoading) -> None:
+        self._loading, self._stats = loading, loading.counted
         self._generator = generator_of(loader)
         self._is_stream = isinstance(loader.dataset, IterableDataset)
-        self._wait = Wait(f"a batch of {type(loader.dataset).__name__}", stall_s)
-        self._follow(position)
+        self._wait = Wait(f"a batch of {type(loader.dataset).__name__}", loading.stall_s)
+        self._follow()
         super().__init__(loader)
 
-    def _follow(self, position: Position) -> None:
-        self._position, self._skip = position, position.skip
+    def _follow(self) -> None:
+        assert self._loading.position is not None
+        self._position, self._skip = self._loading.position, self._loading.position.skip
         self._index: Any = None  # Any: what the sampler yields
         self._taken = 0
         self._stats.begin()
@@ -108,8 +108,8 @@ class _Followed(_BaseDataLoaderIter):
 class _InProcess(_Followed, _SingleProcessDataLoaderIter):
     """The dataset is read by whoever asks; a thread watches, as nobody else is there to."""
 
-    def __init__(self, loader: DataLoader, position: Position, stats: LoaderStats, stall_s: float) -> None:
-        super().__init__(loader, position, stats, stall_s)
+    def __init__(self, loader: DataLoader, loading: PlainLoading) -> None:
+        super().__init__(loader, loading)
         weakref.finalize(self, self._wait.close).atexit = False
 
     def __next__(self) -> Any:  # Any: whatever the dataset yields
@@ -125,16 +125,14 @@ class _InProcess(_Followed, _SingleProcessDataLoaderIter):
 class _Workers(_Followed, _MultiProcessingDataLoaderIter):
     """torch's worker processes read it; torch looks after them every few seconds, and so does the watch."""
 
-    def __init__(self, loader: DataLoader, position: Position, stats: LoaderStats, stall_s: float) -> None:
+    def __init__(self, loader: DataLoader, loading: PlainLoading) -> None:
         self._sent: dict[int, Any] = {}  # Any: what the sampler yielded for the batches under way, by number
-        super().__init__(loader, position, stats, stall_s)
+        super().__init__(loader, loading)
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         if not first_iter:  # workers that stayed begin another epoch
-            assert loader._plain is not None
-            assert loader._plain.position is not None
             self._sent.clear()
-            self._follow(loader._plain.position)
+            self._follow()
         super()._reset(loader, first_iter)  # torch's
         if not first_iter:
             self._stats.begun()
@@ -152,7 +150,7 @@ class _Workers(_Followed, _MultiProcessingDataLoaderIter):
         until = time.monotonic() + timeout
         while True:
             rest = until - time.monotonic()
-            slice_s = max(0.0, min(rest, self._stall_s / 4))
+            slice_s = max(0.0, min(rest, self._loading.stall_s / 4))
             found: tuple[bool, Any] = super()._try_get_data(slice_s)  # type: ignore[no-untyped-call]  # torch's
             if found[0]:
                 return found

@@ -74,6 +74,10 @@ class State:
         """Complete steps of the epoch that the user has received."""
         return sum(steps for _, steps in self.segments)
 
+    def first_batch(self, accumulation: int) -> int:
+        """Return the number of the batch that comes next in the epoch, of `accumulation` micro-batches a step."""
+        return self.steps_done * accumulation + (self.inside.micro if self.inside else 0)
+
     def plan(self, view: ViewInfo, sampler: Sampler) -> Plan:
         """Return the plan this state is a position of; `resume` has checked that view and sampler belong to it."""
         return Plan(view, sampler, seed=self.seed, epoch=self.epoch, segments=self.segments)

@@ -138,15 +138,17 @@ def _cores() -> Finding:
     found = f"{usable} usable of {visible} visible; num_workers=None takes {decode_threads(1)} thread(s) for one rank a node"
     if usable == visible:
         return Finding(name="cores", state="ok", found=found)
-    remedy = "affinity or the cgroup's quota (cpu.max) limits them; libraries that count visible cores start too many threads"
+    remedy = "affinity or the control group's CPU quota limits them; libraries that count visible cores start too many threads"
     return Finding(name="cores", state="note", found=found, remedy=remedy)
 
 
 def _memory() -> Finding:
+    from ..formats.control_group import memory_bound
+
     facts = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
     free = int(facts.get("MemAvailable", "0 kB").split()[0]) * 1024
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    more = f", the cgroup allows {human_bytes(int(limit))} in all" if limit.isdecimal() else ""
+    whole, limit = int(facts.get("MemTotal", "0 kB").split()[0]) * 1024, memory_bound()
+    more = f", the control group allows {human_bytes(limit)} in all" if limit is not None and limit < whole else ""
     found = f"{human_bytes(free)} available{more}; a loader takes LoaderOptions.memory_bytes, 1 GiB unless told otherwise"
     if 0 < free < 2 << 30:
         return Finding(name="memory", state="note", found=found, remedy="set LoaderOptions(memory_bytes=…) to what there is")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.bench.memory_limit import MemoryGroup, memory_bound
+from headway.bench.memory_limit import MemoryGroup
 from headway.formats import UsageError
 
 _LIMIT = 96 << 20
@@ -22,8 +22,6 @@ for at in range(0, len(held), 4096):
     held[at] = 1
 print("filled")
 """
-V2 = "cgroup.controllers", "memory.max"
-V1 = "memory/tasks", "memory/memory.limit_in_bytes"
 
 
 def _fill(group: MemoryGroup, nbytes: int) -> subprocess.CompletedProcess[str]:
@@ -48,17 +46,6 @@ def test_a_process_of_the_group_cannot_have_more() -> None:
 def test_a_bound_says_why_it_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no control group with a memory controller.*run without --memory-limit"):
         MemoryGroup(1 << 28, root=tmp_path)
-    assert memory_bound(root=tmp_path) is None
     (tmp_path / "cgroup.controllers").write_text("cpu io\n")
     with pytest.raises(UsageError, match="no control group with a memory controller"):
         MemoryGroup(1 << 28, root=tmp_path)
-
-
-@pytest.mark.parametrize(("marker", "limit"), [V2, V1])
-def test_the_bound_of_this_process_is_read(marker: str, limit: str, tmp_path: Path) -> None:
-    (tmp_path / marker).parent.mkdir(exist_ok=True)
-    (tmp_path / marker).write_text("cpu memory\n")
-    (tmp_path / limit).write_text(f"{1 << 30}\n")
-    assert memory_bound(root=tmp_path) == 1 << 30
-    (tmp_path / limit).write_text("max\n")
-    assert memory_bound(root=tmp_path) is None

@@ -65,7 +65,7 @@ class Counting(PortableDecoder):
 
 
 def test_training_and_validation_together_use_the_threads_of_one(drives_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.loader.dataloader.decode_threads", lambda local_size: 4)
+    monkeypatch.setattr("headway.loader.packed_loading.decode_threads", lambda local_size: 4)
     decoder = Counting()
     dataset = headway.open(drives_set, images=Images("CAM_*", size=JPEG))
     train, validation = (DataLoader(dataset, 2, decoder=decoder) for _ in range(2))

@@ -355,11 +355,11 @@ def test_dropped_batches_give_all_their_memory_back(drives_set: Path) -> None:
     for _ in range(3):
         for batch in loader:
             kept = batch["camera"]["image"][0, 0, 0]
-        assert loader._pool.leased_bytes > 0
+        assert loader._packed.engines.pool.leased_bytes > 0
         del batch, kept
-        assert loader._pool.leased_bytes == 0
+        assert loader._packed.engines.pool.leased_bytes == 0
     # Batches ahead, the one in hand and the one asked for: recycled, not growing with the number of epochs.
-    assert loader._pool.held_bytes <= 6 * block_bytes(2 * 3 * 3 * 120 * 160)
+    assert loader._packed.engines.pool.held_bytes <= 6 * block_bytes(2 * 3 * 3 * 120 * 160)
 
 
 def test_a_pickled_loader_goes_on_from_its_position(drives_set: Path) -> None:

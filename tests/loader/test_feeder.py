@@ -35,7 +35,7 @@ def loader_of(location: Path, call: Any, *, processes: int = 1, **more: Any) -> 
 
 
 def feeders(loader: DataLoader) -> list[int]:
-    engine: Any = loader._live_iterator()._engine  # type: ignore[union-attr]  # under way
+    engine: Any = loader._packed.iterator._engine  # type: ignore[union-attr]  # under way
     return [child.process.pid for child in engine._feeder.children]
 
 

@@ -21,9 +21,11 @@ from headway.loader.run_files import read_run
 parser = pytest.importorskip("prometheus_client.parser", reason="needs the extra `metrics`")
 
 
-def loader_of(location: Path, telemetry: Telemetry, *, rank: int = 0, size: int = 1, **more: Any) -> DataLoader:
-    place = Topology(rank=rank, size=size, local_rank=rank, local_size=size)
-    return DataLoader(headway.open(location), 3, True, options=LoaderOptions(telemetry=telemetry, **more), topology=place)
+def loader_of(
+    location: Path, telemetry: Telemetry, *, rank: int = 0, size: int = 1, threads: int | None = None, **more: Any
+) -> DataLoader:
+    place, options = Topology(rank=rank, size=size, local_rank=rank, local_size=size), LoaderOptions(telemetry=telemetry, **more)
+    return DataLoader(headway.open(location), 3, True, num_workers=threads, options=options, topology=place)
 
 
 def scrape(port: int) -> dict[str, list[Any]]:
@@ -34,7 +36,7 @@ def scrape(port: int) -> dict[str, list[Any]]:
 
 
 def port_of(loader: DataLoader) -> int:
-    recorder = loader._stats.recorder
+    recorder = loader._loading.counted.recorder
     assert recorder is not None
     assert recorder.port is not None
     return recorder.port
@@ -46,8 +48,8 @@ def test_one_port_serves_all_ranks_of_the_node(drives_set: Path, tmp_path: Path)
     for loader in ranks:
         for _ in loader:
             pass
-    assert ranks[1]._stats.recorder is not None
-    assert ranks[1]._stats.recorder.port is None  # local rank 0 serves
+    assert ranks[1]._loading.counted.recorder is not None
+    assert ranks[1]._loading.counted.recorder.port is None  # local rank 0 serves
     found = scrape(port_of(ranks[0]))
     steps = {sample.labels["rank"]: sample.value for sample in found["headway_steps"]}
     assert steps == {"0": len(ranks[0]), "1": len(ranks[1])}
@@ -56,7 +58,7 @@ def test_one_port_serves_all_ranks_of_the_node(drives_set: Path, tmp_path: Path)
         assert set(sample.labels) == {"rank", "node", "loader", "stage"}
         waited[sample.labels["rank"]] += sample.value
     for rank, loader in enumerate(ranks):
-        assert waited[str(rank)] == pytest.approx(loader._stats.ledger.waited_ns * 1e-9)
+        assert waited[str(rank)] == pytest.approx(loader._loading.counted.ledger.waited_ns * 1e-9)
     val = loader_of(drives_set, Telemetry(directory=tmp_path, prometheus_port=0, name="val"), rank=0, size=2)
     for _ in val:
         pass
@@ -68,7 +70,9 @@ def test_everything_chosen_automatically_has_a_name_and_a_value(drives_set: Path
     loader = loader_of(drives_set, Telemetry(directory=tmp_path, prometheus_port=0))
     batches = iter(loader)
     next(batches)
-    chosen = set(loader._pacer.values()) if loader._pacer is not None else set()
+    pacer = loader._packed.engines.pacer
+    assert pacer is not None
+    chosen = set(pacer.values())
     for _ in batches:
         pass
     now = read_run(tmp_path)[0].last["now"]
@@ -147,8 +151,7 @@ def test_a_trace_is_what_chrome_and_perfetto_open(drives_set: Path, tmp_path: Pa
 def test_torchs_profiler_sees_waits_and_stages(drives_set: Path) -> None:
     import torch
 
-    loader = loader_of(drives_set, Telemetry(profiler=True))
-    loader._chooses_threads, loader.num_workers = False, 0  # stages run in the profiled thread
+    loader = loader_of(drives_set, Telemetry(profiler=True), threads=0)  # stages run in the profiled thread
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         for _ in loader:
             pass
@@ -174,8 +177,7 @@ def test_ranges_are_pushed_and_popped_in_step(drives_set: Path, monkeypatch: pyt
 
     assert ranges_of(Telemetry(nvtx=True)) is not None  # the real one, which does nothing without a profiler
     monkeypatch.setattr(nvtx, "get_domain", lambda name: Domain())
-    loader = loader_of(drives_set, Telemetry(nvtx=True, profiler=True))
-    loader._chooses_threads, loader.num_workers = False, 0
+    loader = loader_of(drives_set, Telemetry(nvtx=True, profiler=True), threads=0)
     for _ in loader:
         pass
     assert open_ranges == []

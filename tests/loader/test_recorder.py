@@ -68,7 +68,7 @@ def test_every_step_is_written_once_and_the_sums_agree(drives_set: Path, tmp_pat
         waits, consumer = waits + sum(line.get("waited_ns", [])), consumer + sum(line.get("consumer_ns", []))
     assert seen == [(epoch, number) for epoch in range(3) for number in range(len(loader))]
     total = found.last["total"]
-    ledger = loader._stats.ledger
+    ledger = loader._loading.counted.ledger
     assert total["steps"] == len(seen)
     assert total["samples"] == 3 * 18
     assert total["consumer_ns"] == ledger.consumer_ns >= consumer  # and what came after each epoch's last batch

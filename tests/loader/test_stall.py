@@ -253,7 +253,7 @@ def test_a_loaders_ledger_is_exact_and_sees_into_its_processes(drives_set: Path,
     for _ in range(2):
         for _ in loader:
             pass
-    stats, ledger = loader.stats(), loader._stats.ledger
+    stats, ledger = loader.stats(), loader._loading.counted.ledger
     assert ledger.waited_ns + ledger.consumer_ns == ledger.wall_ns
     assert stats["waited_s"] == pytest.approx(sum(stats[f"waited_{stage}_s"] for stage in STAGES))
     assert stats["waited_transform_s"] > 0.02  # of 36 samples, at least those of a first batch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headway.formats import UsageError
-from headway.loader.cores import decode_threads, usable_cores
+from headway.loader.cores import decode_threads
 from headway.loader.topology import Topology
 from headway.loader.topology_detect import detect_topology
 
@@ -50,10 +50,3 @@ def test_a_rank_outside_its_size_is_refused() -> None:
 @pytest.mark.parametrize(("cores", "ranks", "threads"), [(2, 1, 2), (2, 2, 1), (1, 2, 1), (4, 1, 3), (16, 2, 7), (96, 8, 11)])
 def test_threads_leave_the_trainer_a_core_where_there_are_enough(cores: int, ranks: int, threads: int) -> None:
     assert decode_threads(ranks, cores) == threads
-
-
-def test_a_cpu_quota_bounds_the_cores(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert usable_cores(tmp_path) == 1
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert usable_cores(tmp_path) >= 1

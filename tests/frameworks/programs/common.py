@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import headway
 from headway import DataLoader, LoaderOptions, Window
-from headway.loader.dataloader import _PackedIterator
+from headway.loader.packed_iterator import PackedIterator
 
 FEATURES = 16
 
@@ -85,7 +85,7 @@ class Diary:
     def iterated(self, loader: Any) -> Any:
         """Begin an epoch of what a framework has made of a loader, and write whether it is headway's that is iterated."""
         iterator = iter(loader)
-        self.write(is_ours=type(iterator) is _PackedIterator)
+        self.write(is_ours=type(iterator) is PackedIterator)
         return iterator
 
     def step(self, batch: Any, **more: Any) -> None:

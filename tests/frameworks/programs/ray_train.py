@@ -15,7 +15,7 @@ import torch
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-from headway.loader.dataloader import _PackedIterator
+from headway.loader.packed_iterator import PackedIterator
 
 from .common import Diary, Net, arguments, features, make_loader
 from .start_ray import start_ray
@@ -37,7 +37,7 @@ def train(config: dict[str, Any]) -> None:
     prepared = ray.train.torch.prepare_data_loader(loader)  # moves batches to the device, and fetches one ahead for it
     diary.write(source=loader.topology.source, size=loader.topology.size, length=len(prepared))
     for batch in prepared:
-        diary.write(is_ours=type(prepared.dataloader_iter) is _PackedIterator)
+        diary.write(is_ours=type(prepared.dataloader_iter) is PackedIterator)
         diary.step(batch)
         model(features(batch)).backward()
         with tempfile.TemporaryDirectory() as folder:
