@@ -22,6 +22,8 @@ from ..formats import kernel
 from ..formats.image_header import image_size
 from ..formats.packed_set import PackedSet
 from ..loader.decode import Decoder, ImageJobs, PortableDecoder
+from ..loader.draws import key
+from ..loader.image_draw import ImageDraw
 from ..loader.images import Images
 from ..loader.native_decode import NativeDecoder
 from .machine import describe
@@ -30,6 +32,7 @@ __all__ = ["Limit", "measure_limits"]
 
 _LAPS = 5
 _IMAGES = 24
+_DRAWS = 8
 _COPY_BYTES = 64 << 20
 
 
@@ -46,8 +49,8 @@ class Limit:
     """Highest ÷ lowest lap."""
 
 
-def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -> list[Limit]:
-    """Measure every ceiling that the set's sensors have."""
+def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704), augment: ImageDraw | None = None) -> list[Limit]:
+    """Measure every ceiling that the set's sensors have; images go to `target` (height, width), as `augment` draws them."""
     laps: dict[tuple[str, str], Callable[[], float]] = {}
     images: list[bytes] = []
     for sensor in packed.schema.sensors:
@@ -63,7 +66,7 @@ def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704)) -
             laps[f"decode {name}, whole", "images"] = lambda data=data: _count(
                 [simplejpeg.decode_jpeg(each, colorspace="RGB") for each in data]
             )  # type: ignore[misc]  # defaults bind the loop's variables
-            look = Images(sensor.name, size=target, dtype="float32")
+            look = Images(sensor.name, size=target, dtype="float32", augment=augment)
             laps[f"{name} → {target[1]} × {target[0]} float32, portable", "images"] = _decoding(
                 data, hashes, look, PortableDecoder()
             )
@@ -148,13 +151,20 @@ def _copy(source: np.ndarray[Any, Any], sink: np.ndarray[Any, Any]) -> float:
 
 
 def _jobs(data: Sequence[bytes], hashes: np.ndarray[Any, Any], look: Images) -> ImageJobs:
-    height, width = look.size or (0, 0)
-    affine = np.stack([look.affine(*image_size(each, "jpeg"))[:2] for each in data])
+    assert look.size is not None
+    height, width = look.size
+    if look.augment is not None:  # few draws would be a matter of luck
+        data, hashes = list(data) * _DRAWS, np.tile(hashes, _DRAWS)
+    source = np.array([image_size(each, "jpeg") for each in data])
+    affine = np.stack([look.affine(*each) for each in source.tolist()])
+    if look.augment is not None:
+        keys = key(0, 0, np.arange(len(data)), 0, look.augment.purpose)
+        affine = look.augment.affines(affine, source=source, target=look.size, keys=keys)
     return ImageJobs(
         data=[memoryview(each) for each in data],
         hashes=hashes,
         codecs=["jpeg"] * len(data),
-        affine=affine,
+        affine=np.ascontiguousarray(affine[:, :2]),
         out=np.zeros((len(data), 3, height, width), np.float32),
         index=np.arange(len(data)),
         look=look,

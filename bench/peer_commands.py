@@ -65,7 +65,7 @@ def peers(
     ours = rates.get("headway")
     limit = None
     if ours:
-        limit, conditions["limits"] = _limit(PeerStore(name, where, place).packed(load_peer("headway")))
+        limit, conditions["limits"] = _limit(name, PeerStore(name, where, place).packed(load_peer("headway")))
     shown = ("samples_per_s", "spread", "cpu_s_per_1000", "first_batch_s", "anon_mib", "setting", "cannot")
     summary = {
         "workload": name,
@@ -149,13 +149,15 @@ def _data(data: Path | None, name: str, samples: int | None, cache: Path) -> Pat
     return data if is_workload(data) else workload_of_set(data, cache / "data", samples=samples)
 
 
-def _limit(location: Path) -> tuple[float | None, list[dict[str, Any]]]:
+def _limit(workload: str, location: Path) -> tuple[float | None, list[dict[str, Any]]]:
     """Return the samples/s that the slowest stage alone would allow here, and the ceilings it was computed from."""
     from ..formats.packed_set import open_set
     from .limits import measure_limits
+    from .peers.headway_loader import look_of
     from .roofline import roofline
 
+    look = look_of(workload)
     with open_set(location) as packed:
-        ceilings = measure_limits(packed)
-        stages = roofline(packed, ceilings)
+        ceilings = measure_limits(packed, target=look["size"], augment=look["augment"])
+        stages = roofline(packed, ceilings, image=look["size"])
     return (stages[0].samples_per_s if stages else None), [stage.to_json() for stage in stages]

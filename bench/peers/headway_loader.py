@@ -8,7 +8,7 @@ from typing import Any
 from .contract import Peer, Resumable, Run, Setting
 from .samples import BATCH, MEAN, STD
 
-__all__ = ["PEER"]
+__all__ = ["PEER", "look_of"]
 
 _LOOK: dict[str, Any] = {"dtype": "float32", "mean": tuple(MEAN.tolist()), "std": tuple(STD.tolist())}
 _NAMES = ("trajectory", "calibration", "speed", "command", "label")
@@ -21,16 +21,19 @@ def _pack(run: Run) -> None:
     pack(SourceSpec(kind="headway.bench.workload_source:open_source", path=str(run.data)), str(run.packed))
 
 
+def look_of(workload: str) -> dict[str, Any]:
+    """Return what a workload asks of its images: size (height, width) in px, and a random crop where it has one."""
+    from headway.gpu_decode import RandomResizedCrop
+
+    return {"size": (224, 224), "augment": RandomResizedCrop()} if workload == "W2" else {"size": (256, 704), "augment": None}
+
+
 def _loader(run: Run, threads: int | None) -> Any:
     import headway
 
     images = []
-    if run.workload == "W1":
-        images = [headway.Images("cam*", size=(256, 704), name="image", **_LOOK)]
-    elif run.workload == "W2":
-        from headway.gpu_decode import RandomResizedCrop
-
-        images = [headway.Images("cam*", size=(224, 224), name="image", augment=RandomResizedCrop(), **_LOOK)]
+    if run.workload in ("W1", "W2"):
+        images = [headway.Images("cam*", name="image", **look_of(run.workload), **_LOOK)]
     dataset = headway.open(str(run.packed), images=images)
     return headway.DataLoader(dataset, batch_size=BATCH[run.workload], shuffle=True, drop_last=True, num_workers=threads)
 
