@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DecodeError, HeadwayError, UsageError
+from .errors import DecodeError, HeadwayError, StalledError, UsageError
 
 __all__ = [
     "COPY",
@@ -48,6 +48,8 @@ __all__ = [
 ]
 
 Ints = NDArray[np.int64]
+log = logging.getLogger("headway")
+
 
 _ABI: Final = 5
 _MESSAGE_BYTES: Final = 128
@@ -158,7 +160,10 @@ class Target:
 
 
 class Step:
-    """One batch's jobs on their way; dropping it cancels what has not begun and waits for what has."""
+    """One batch's jobs on their way; dropping it cancels what has not begun and waits for what has, up to 20 s.
+
+    What a thread hangs in for longer (a mapped file whose server is gone) keeps its memory for good.
+    """
 
     __slots__ = ("_handle", "_messages", "status")
 
@@ -180,8 +185,16 @@ class Step:
         return bool(self._handle.is_done())
 
     def cancel(self) -> None:
-        """Drop the jobs not yet begun; return when none is running."""
-        self._handle.cancel()
+        """Drop the jobs not yet begun; return when none is running.
+
+        Raises:
+            StalledError: one has been running for 20 s.
+        """
+        if not self._handle.cancel():
+            raise StalledError(
+                f"cannot cancel a step of {len(self.status)} decode jobs: one has run for 20 s; its thread hangs in a read: see "
+                "whether the files of the set are still there (network mounts)"
+            )
 
     def message(self, job: int) -> str:
         """Return what the decoder said about a job; empty if it had nothing to say."""
@@ -246,7 +259,8 @@ def submit(
 def set_threads(count: int) -> int:
     """Set how many decode threads this process has and return how many run; 0: whoever waits does the work.
 
-    Shared by all loaders of the process. A forked child starts its own at its first submit.
+    Returns at once: threads too many end after the job they are at. Shared by all loaders of the process. A forked child
+    starts its own at its first submit.
     """
     native = _load()
     return 0 if native is None else int(native.set_threads(count))
@@ -381,7 +395,7 @@ def _find() -> tuple[ModuleType | None, str]:
     if found != (_ABI, SPEC.itemsize, IMAGE.itemsize, COPY.itemsize, _MESSAGE_BYTES):
         return None, f"built for another version of headway ({found}); reinstall headway"
     # Threads must be gone before the interpreter takes the memory they write to.
-    atexit.register(native.close)
+    atexit.register(_close, native)
     return native, ""
 
 
@@ -389,7 +403,13 @@ def _find() -> tuple[ModuleType | None, str]:
 def _load() -> ModuleType | None:
     native, reason = _find()
     if native is None and os.environ.get("HEADWAY_NATIVE") != "0":
-        logging.getLogger("headway").warning("the native core is not in use (%s); the pure-Python path is slower", reason)
+        log.warning("the native core is not in use (%s); the pure-Python path is slower", reason)
+def _close(native: ModuleType) -> None:
+    left = native.close()
+    if left:
+        log.warning("%d decode threads hang in a read (network mounts?); the process ends without waiting for them", left)
+
+
     return native
 
 

@@ -6,7 +6,7 @@ static PyMethodDef methods[] = {
     {"submit", hw_py_submit, METH_VARARGS, PyDoc_STR("submit(specs, images, copies, status, messages, keep) -> Step: queue one batch's jobs.")},
     {"set_threads", hw_py_set_threads, METH_O, PyDoc_STR("set_threads(n) -> how many run; 0: whoever waits does the work.")},
     {"threads", hw_py_threads, METH_NOARGS, PyDoc_STR("threads() -> how many decode threads run.")},
-    {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close(): cancel what is queued and end the threads.")},
+    {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close() -> threads left after 3 s: cancel what is queued and end them.")},
     {"locate", hw_py_locate, METH_VARARGS, PyDoc_STR("locate(starts, offsets, hints, numbers, part, row, shift) -> how many were in range.")},
     {"take", hw_py_take, METH_VARARGS, PyDoc_STR("take(counts, bases, shard, row, outs, later) -> Take: rows of several columns.")},
     {"shuffled", hw_py_shuffled, METH_VARARGS, PyDoc_STR("shuffled(line, short_end, key, permutations, positions, columns, out): items of a shuffled order.")},

@@ -1,11 +1,14 @@
 /* Persistent decode threads over a queue of steps. A step's jobs are taken one by one, the oldest step first, by whatever
  * thread is free: out of order inside a step, several steps in flight. With no threads, whoever waits does the work.
  *
- * One mutex guards the queue, the thread table and each queued step's counters; it is held for a few instructions a job
- * (a job is hundreds of microseconds). A forked child has no threads: it starts its own at its first submit, and steps
- * submitted before the fork are lost to it (generation), which waiting reports. */
+ * One mutex guards the queue, the number of threads and each queued step's counters; it is held for a few instructions a job
+ * (a job is hundreds of microseconds). Threads are detached, and one too many ends when it is between two jobs: a thread may be
+ * in a read that never returns (a mapped file whose server is gone), and nobody waits for it without a deadline. A forked child
+ * has no threads: it starts its own at its first submit, and steps submitted before the fork are lost to it (generation), which
+ * waiting reports. */
 #include "pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,17 +17,18 @@
 
 enum { MOST_THREADS = 256, COPY_TASK_BYTES = 512 << 10 }; /* smaller copies are grouped: a task should outlast its dispatch */
 
+/* How long to wait for jobs that are under way: twice what an image may cost; and when the process ends. */
+static const int64_t CANCEL_NS = 20000000000LL, CLOSE_NS = 3000000000LL;
+
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     hw_step *oldest, *newest; /* steps with jobs not yet taken */
-    int wanted, running; /* written with both mutexes held, read with either */
+    int wanted, alive; /* alive: threads that have not ended, some of which may be too many */
+    int is_closed;     /* the process ends: nobody has patience any more */
     uint64_t generation;
-    pthread_t thread[MOST_THREADS];
 } pool;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-/* One resize at a time; taken before the lock above. */
-static pthread_mutex_t resizing = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t now_ns(void) {
     struct timespec now;
@@ -42,21 +46,14 @@ static void init_sync(void) {
     pthread_condattr_destroy(&monotonic);
 }
 
-static void before_fork(void) {
-    pthread_mutex_lock(&resizing);
-    pthread_mutex_lock(&pool.lock);
-}
+static void before_fork(void) { pthread_mutex_lock(&pool.lock); }
 
-static void after_fork_parent(void) {
-    pthread_mutex_unlock(&pool.lock);
-    pthread_mutex_unlock(&resizing);
-}
+static void after_fork_parent(void) { pthread_mutex_unlock(&pool.lock); }
 
 static void after_fork_child(void) {
-    pthread_mutex_init(&resizing, NULL);
     init_sync();
     pool.oldest = pool.newest = NULL;
-    pool.running = 0;
+    pool.alive = 0;
     pool.generation++;
 }
 
@@ -154,64 +151,63 @@ static void do_one(hw_step *step, hw_scratch *scratch) {
     }
 }
 
-static void *work(void *index) {
+static void *work(void *unused) {
     hw_scratch scratch = {0};
+    (void)unused;
     pthread_mutex_lock(&pool.lock);
-    while ((intptr_t)index < pool.wanted)
+    while (pool.alive <= pool.wanted)
         if (pool.oldest != NULL) do_one(pool.oldest, &scratch);
         else pthread_cond_wait(&pool.work, &pool.lock);
+    hw_release(&scratch); /* before it counts as ended, so that nothing of it is left then */
+    pool.alive--;
+    pthread_cond_broadcast(&pool.done);
     pthread_mutex_unlock(&pool.lock);
-    hw_release(&scratch);
     return NULL;
 }
 
-static void set_running(int threads) {
-    pthread_mutex_lock(&pool.lock);
-    pool.running = threads;
-    if (threads == 0) pthread_cond_broadcast(&pool.done); /* whoever waits must take over the work */
-    pthread_mutex_unlock(&pool.lock);
-}
+/* How many threads take steps, or will once they are through with what they are at; the lock is held. */
+static int serving(void) { return pool.alive < pool.wanted ? pool.alive : pool.wanted; }
 
-/* Called with `resizing` held. Signals stay with the interpreter's threads. */
+/* The lock is held, so that no fork falls in between. Signals stay with the interpreter's threads. */
 static void start_threads(void) {
     sigset_t all, before;
-    int running = pool.running;
+    pthread_attr_t detached;
+    pthread_t thread;
+    if (pool.alive >= pool.wanted) return;
     sigfillset(&all);
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (running < pool.wanted && pthread_create(&pool.thread[running], NULL, work, (void *)(intptr_t)running) == 0) running++;
+    while (pool.alive < pool.wanted && pthread_create(&thread, &detached, work, NULL) == 0) pool.alive++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    set_running(running);
+    pthread_attr_destroy(&detached);
 }
 
 int hw_pool_resize(int threads) {
     pthread_once(&once, init);
-    pthread_mutex_lock(&resizing);
     pthread_mutex_lock(&pool.lock);
+    pool.is_closed = 0;
     pool.wanted = threads < 0 ? 0 : threads > MOST_THREADS ? MOST_THREADS : threads;
-    pthread_cond_broadcast(&pool.work);
-    pthread_mutex_unlock(&pool.lock);
-    int running = pool.running;
-    while (running > pool.wanted) pthread_join(pool.thread[--running], NULL);
-    set_running(running);
     start_threads();
-    running = pool.running;
-    pthread_mutex_unlock(&resizing);
-    return running;
+    pthread_cond_broadcast(&pool.work); /* those too many end */
+    if (serving() == 0) pthread_cond_broadcast(&pool.done); /* whoever waits must take over the work */
+    int count = serving();
+    pthread_mutex_unlock(&pool.lock);
+    return count;
 }
 
 int hw_pool_threads(void) {
-    pthread_mutex_lock(&resizing);
-    int running = pool.running;
-    pthread_mutex_unlock(&resizing);
-    return running;
+    pthread_once(&once, init);
+    pthread_mutex_lock(&pool.lock);
+    int count = serving();
+    pthread_mutex_unlock(&pool.lock);
+    return count;
 }
 
 void hw_pool_submit(hw_step *step) {
     pthread_once(&once, init);
-    pthread_mutex_lock(&resizing);
-    if (pool.running < pool.wanted) start_threads(); /* the first submit after a fork */
-    pthread_mutex_unlock(&resizing);
     pthread_mutex_lock(&pool.lock);
+    start_threads(); /* the first submit after a fork */
     step->generation = pool.generation;
     step->submitted_ns = now_ns();
     step->later = NULL;
@@ -226,15 +222,17 @@ void hw_pool_submit(hw_step *step) {
     pthread_mutex_unlock(&pool.lock);
 }
 
+static struct timespec as_time(int64_t ns) { return (struct timespec){ns / 1000000000LL, ns % 1000000000LL}; }
+
 int hw_pool_wait(hw_step *step, int64_t timeout_ns, int help) {
     hw_scratch scratch = {0};
     int64_t until = now_ns() + timeout_ns;
-    struct timespec deadline = {until / 1000000000LL, until % 1000000000LL};
+    struct timespec deadline = as_time(until);
     int result = HW_DONE;
     pthread_mutex_lock(&pool.lock);
     if (step->generation != pool.generation) result = HW_LOST;
     while (result == HW_DONE && step->finished < step->task_count) {
-        hw_step *mine = help && step->next < step->task_count ? step : pool.running == 0 ? pool.oldest : NULL;
+        hw_step *mine = help && step->next < step->task_count ? step : serving() == 0 ? pool.oldest : NULL;
         if (mine != NULL) do_one(mine, &scratch); /* at least one task a call, so that polling gets there */
         if (step->finished == step->task_count) break;
         if (now_ns() >= until) result = HW_WAITING;
@@ -268,19 +266,32 @@ static void drop(hw_step *step) {
     pthread_cond_broadcast(&pool.done);
 }
 
-void hw_pool_cancel(hw_step *step) {
+int hw_pool_cancel(hw_step *step) {
+    int is_over = 1;
     pthread_mutex_lock(&pool.lock);
+    struct timespec deadline = as_time(now_ns() + (pool.is_closed ? 0 : CANCEL_NS));
     if (step->generation == pool.generation) {
         drop(step);
-        while (step->finished < step->task_count) pthread_cond_wait(&pool.done, &pool.lock);
+        while (step->finished < step->task_count && pthread_cond_timedwait(&pool.done, &pool.lock, &deadline) != ETIMEDOUT) {
+        }
+        is_over = step->finished == step->task_count;
     }
     pthread_mutex_unlock(&pool.lock);
+    return is_over;
 }
 
-void hw_pool_close(void) {
+int hw_pool_close(void) {
+    struct timespec deadline = as_time(now_ns() + CLOSE_NS);
     pthread_once(&once, init);
     pthread_mutex_lock(&pool.lock);
     while (pool.oldest != NULL) drop(pool.oldest);
+    pool.wanted = 0;
+    pool.is_closed = 1;
+    pthread_cond_broadcast(&pool.work);
+    pthread_cond_broadcast(&pool.done);
+    while (pool.alive > 0 && pthread_cond_timedwait(&pool.done, &pool.lock, &deadline) != ETIMEDOUT) {
+    }
+    int left = pool.alive;
     pthread_mutex_unlock(&pool.lock);
-    hw_pool_resize(0);
+    return left;
 }

@@ -31,9 +31,9 @@ void hw_step_clear(hw_step *step);
 void hw_pool_submit(hw_step *step);
 int hw_pool_wait(hw_step *step, int64_t timeout_ns, int help); /* help: do what no thread has begun yet */
 int hw_pool_done(hw_step *step);
-void hw_pool_cancel(hw_step *step);    /* jobs not begun become HW_CANCELLED; returns when none is running */
-int hw_pool_resize(int threads);       /* returns how many run */
+int hw_pool_cancel(hw_step *step);     /* jobs not begun become HW_CANCELLED; 0: one has been running for 20 s, its memory is to stay */
+int hw_pool_resize(int threads);       /* at once; returns how many serve: those too many end after the job they are at */
 int hw_pool_threads(void);
-void hw_pool_close(void);
+int hw_pool_close(void);               /* returns how many threads had not ended after 3 s */
 
 #endif

@@ -18,9 +18,11 @@ typedef struct {
 
 static void take_dealloc(Take *self) {
     if (self->submitted) {
+        int is_over;
         Py_BEGIN_ALLOW_THREADS
-        hw_pool_cancel(&self->step);
+        is_over = hw_pool_cancel(&self->step);
         Py_END_ALLOW_THREADS
+        if (!is_over) return; /* see step.c */
     }
     hw_step_clear(&self->step);
     for (Py_ssize_t k = 0; k < self->view_count; k++) PyBuffer_Release(self->views + k);

@@ -46,9 +46,11 @@ static int check_jobs(const Step *self, Py_ssize_t specs) {
 
 static void step_dealloc(Step *self) {
     if (self->submitted) {
+        int is_over;
         Py_BEGIN_ALLOW_THREADS
-        hw_pool_cancel(&self->step);
+        is_over = hw_pool_cancel(&self->step);
         Py_END_ALLOW_THREADS
+        if (!is_over) return; /* a thread hangs in a read and may write yet: all of this stays for good */
     }
     hw_step_clear(&self->step);
     Py_buffer *views[] = {&self->specs, &self->images, &self->copies, &self->status, &self->messages};
@@ -100,14 +102,15 @@ static PyObject *step_is_done(Step *self, PyObject *unused) {
     return PyBool_FromLong(hw_pool_done(&self->step));
 }
 
-PyDoc_STRVAR(cancel_doc, "cancel() drops the jobs not yet begun (status CANCELLED) and returns when none is running.");
+PyDoc_STRVAR(cancel_doc, "cancel() -> True: drops the jobs not yet begun (status CANCELLED) and returns when none is running; False: one still is.");
 
 static PyObject *step_cancel(Step *self, PyObject *unused) {
+    int is_over;
     (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    hw_pool_cancel(&self->step);
+    is_over = hw_pool_cancel(&self->step);
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return PyBool_FromLong(is_over);
 }
 
 PyDoc_STRVAR(times_doc, "times() -> (submitted, started, finished, busy) in monotonic nanoseconds; busy sums over threads; 0 where not yet known.");
@@ -164,7 +167,7 @@ PyObject *hw_py_submit(PyObject *module, PyObject *args) {
     Py_INCREF(keep);
     self->keep = keep;
     self->submitted = 1;
-    Py_BEGIN_ALLOW_THREADS /* the pool may be changing its size, which waits for whoever decodes */
+    Py_BEGIN_ALLOW_THREADS
     hw_pool_submit(step);
     Py_END_ALLOW_THREADS
     return (PyObject *)self;
@@ -195,11 +198,12 @@ PyObject *hw_py_threads(PyObject *module, PyObject *unused) {
 }
 
 PyObject *hw_py_close(PyObject *module, PyObject *unused) {
+    int left;
     (void)module, (void)unused;
     Py_BEGIN_ALLOW_THREADS
-    hw_pool_close();
+    left = hw_pool_close();
     Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    return PyLong_FromLong(left);
 }
 
 PyObject *hw_py_xxh3_64(PyObject *module, PyObject *data) {

@@ -170,6 +170,60 @@ def test_a_signal_interrupts_waiting() -> None:
     assert (done.returncode, done.stderr) == (5, "")
 
 
+HANGING = """
+    import ctypes, fcntl, mmap, struct, threading
+    import numpy as np
+    from headway.formats import kernel
+    from tests.formats import test_native_pool as pool
+
+    # Pages that nobody serves: who reads one hangs in the fault, as in a mapped file whose server is gone.
+    number = ctypes.CDLL(None, use_errno=True).syscall(323, 0o2000000)
+    if number < 0:
+        print("userfaultfd is refused")
+        raise SystemExit
+    room = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    fcntl.ioctl(number, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))
+    fcntl.ioctl(number, 0xC020AA00, struct.pack("QQQQ", address, len(room), 1, 0))
+
+    kernel.set_threads(2)
+    out = np.zeros(1 << 20, np.uint8)
+    jobs = kernel.copy_jobs(1)
+    jobs["source"], jobs["length"], jobs["out"], jobs["room"] = address, len(out), out.ctypes.data, len(out)
+    stuck = kernel.submit([], kernel.image_jobs(0), jobs, keep=(room, out))
+    assert not stuck.wait(0.5)
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_that_hangs_in_a_read_holds_up_no_resize_nor_the_exit() -> None:
+    script = HANGING + (
+        "    assert [kernel.set_threads(count) for count in (1, 0, 3, 2)] == [1, 0, 3, 2]\n"
+        "    picture, step = pool.start()\n"
+        "    assert step.wait(30) and pool.right(picture)\n"
+        "    print('went on')\n"
+    )
+    done = run(script)
+    if "refused" in done.stdout:
+        pytest.skip("this system lets us have no userfaultfd")
+    assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
+    assert "1 decode threads hang in a read" in done.stderr
+
+
+@pytest.mark.full
+def test_cancelling_what_hangs_in_a_read_is_an_error_after_a_while() -> None:
+    script = HANGING + (
+        "    try:\n"
+        "        stuck.cancel()\n"
+        "    except kernel.StalledError as error:\n"
+        "        print('one line' if 'network mounts' in str(error) else error)\n"
+    )
+    done = run(script)
+    if "refused" in done.stdout:
+        pytest.skip("this system lets us have no userfaultfd")
+    assert (done.returncode, done.stdout) == (0, "one line\n"), done.stderr
+
+
 def test_jobs_that_name_no_target_are_refused() -> None:
     jobs = kernel.image_jobs(1)
     jobs["spec"] = 1
