@@ -1,6 +1,7 @@
 """A training step to feed: a small torch model on the CPU, which holds the interpreter and a core, or a wait as for a device.
 
-A step is a fixed amount of work, calibrated while nothing else runs: what the loader takes from it shows as a longer step.
+A step is a fixed amount of work, calibrated while nothing else runs: what the loader takes from it shows as a longer step. A core
+that idles before each step does it slower all by itself, so steps are compared with steps alone at the same pace.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import statistics
 import time
 from typing import Any
 
-__all__ = ["Consumer", "calibrate"]
+__all__ = ["Consumer", "calibrate", "paced"]
 
 _WIDTH = 64
 _LAYERS = 4
 _CALIBRATION_S = 1.0
+_FEWEST = 5
 
 
 class Consumer:
@@ -52,11 +54,23 @@ def calibrate(step_ms: float) -> tuple[int, float]:
     return iterations, _timed(Consumer(iterations=iterations), _CALIBRATION_S)
 
 
+def paced(iterations: int, pause_s: float, seconds: float) -> tuple[float, float]:
+    """Return a step's median and 95th percentile, ms, while nothing else runs, with `pause_s` before each."""
+    laps = _laps(Consumer(iterations=iterations), seconds, pause_s)
+    return 1e3 * statistics.median(laps), 1e3 * laps[int(0.95 * (len(laps) - 1))]
+
+
 def _timed(step: Consumer, seconds: float) -> float:
+    return 1e3 * statistics.median(_laps(step, seconds))
+
+
+def _laps(step: Consumer, seconds: float, pause_s: float = 0.0) -> list[float]:
     laps: list[float] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(laps) < 5:
+    while time.perf_counter() < end or len(laps) < _FEWEST:
+        if pause_s:
+            time.sleep(pause_s)
         begin = time.perf_counter()
         step()
         laps.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(laps)
+    return sorted(laps)

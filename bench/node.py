@@ -109,13 +109,13 @@ class NodeBench:
     def calibrate(self, step_ms: float) -> tuple[int, float]:
         """Return the work that fills a busy consumer's step while nothing else runs, and how long it then takes, ms."""
         self._say(f"fitting a training step of {step_ms:g} ms")
-        command = [sys.executable, "-m", "headway.bench.node_rank", json.dumps({"calibrate_ms": step_ms})]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-        lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
-        if not lines:
-            raise WorkerDied(f"bench: no training step on this machine: {error_line(done.stderr)}")
-        found = json.loads(lines[-1])
+        found = _consumer({"do": "calibrate", "step_ms": step_ms})
         return int(found["iterations"]), float(found["step_ms"])
+
+    def paced(self, iterations: int, pause_s: float, seconds: float) -> dict[str, float]:
+        """Return how long such a step takes (median, p95) while nothing else runs, with `pause_s` before each."""
+        self._say(f"the step alone, {pause_s * 1e3:.0f} ms apart")
+        return _consumer({"do": "pace", "iterations": iterations, "pause_s": pause_s, "seconds": seconds})
 
     def _run(self, options: NodeOptions, group: str) -> list[dict[str, Any]]:
         self._say(f"{options.ranks} ranks for {options.seconds:g} s")
@@ -193,3 +193,14 @@ def _drop_from_cache(location: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+def _consumer(task: dict[str, Any]) -> dict[str, float]:
+    """Run a busy consumer in a process of its own."""
+    command = [sys.executable, "-m", "headway.bench.node_rank", json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if not lines:
+        raise WorkerDied(f"bench: no training step on this machine: {error_line(done.stderr)}")
+    found: dict[str, float] = json.loads(lines[-1])
+    return found

@@ -164,23 +164,25 @@ def consumer(
         iterations, alone_ms = bench.calibrate(step_ms)
         rows: list[dict[str, Any]] = [{"case": "step alone", "steps_per_s": 1e3 / alone_ms, "step_p50_ms": alone_ms}]
         for threads in (1, None):
+            what = "1 thread" if threads else "its own choice of threads"
             for milliseconds in (0.0, step_ms):
                 options = NodeOptions(
                     seconds=seconds, consumer_ms=milliseconds, busy=bool(milliseconds), iterations=iterations, threads=threads
                 )
                 (row,), noise, _ = bench.run_quietly(options, repeats=1)
-                case = ("together" if milliseconds else "loader alone") + (
-                    ", 1 thread" if threads else ", its own choice of threads"
-                )
                 steps = {"steps_per_s": row["samples_per_s"] / options.batch_size} if milliseconds else {}
+                case = f"{'together' if milliseconds else 'loader alone'}, {what}"
                 rows.append({"case": case, **{name: row[name] for name in names}, **steps, "quiet": noise.quiet})
-    _, alone, together, own_alone, own_together = rows
+            pause_s = max(0.0, 1 / rows[-1]["steps_per_s"] - alone_ms / 1e3)
+            alike = bench.paced(iterations, pause_s, seconds / 2)
+            rows.append({"case": f"step alone at that pace, {what}", "steps_per_s": rows[-1]["steps_per_s"], **alike})
+    _, alone, together, alike, own_alone, own_together, own_alike = rows
     summary = {
         "step_alone_ms": alone_ms,
-        "step_inflation": together["step_p50_ms"] / alone_ms,
-        "step_inflation_p95": together["step_p95_ms"] / alone_ms,
+        "step_inflation": together["step_p50_ms"] / alike["step_p50_ms"],
+        "step_inflation_p95": together["step_p95_ms"] / alike["step_p95_ms"],
         "loader_rate_kept": _ratio(together["samples_per_s"], alone["samples_per_s"]),
-        "own_choice_step_inflation": own_together["step_p50_ms"] / alone_ms,
+        "own_choice_step_inflation": own_together["step_p50_ms"] / own_alike["step_p50_ms"],
         "own_choice_loader_rate_kept": _ratio(own_together["samples_per_s"], own_alone["samples_per_s"]),
     }
     conditions = {"set": str(location), "seconds": seconds, "iterations_a_step": iterations}

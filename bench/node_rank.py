@@ -22,7 +22,7 @@ from ..loader.sampler import ViewInfo
 from ..loader.shuffled import Shuffled
 from ..loader.stall import STAGES
 from ..loader.topology import Topology
-from .consumer import Consumer, calibrate
+from .consumer import Consumer, calibrate, paced
 from .memory_limit import join_group
 
 __all__ = ["MARK", "main", "run_rank"]
@@ -78,10 +78,11 @@ def run_rank(task: dict[str, Any]) -> dict[str, Any]:
                 samples += int(batch["valid"].sum())
             elif now >= warm:
                 begin, cpu, waited = now, time.process_time(), _waited(loader)
+            before = time.monotonic()
             del batch
             consume()
             if begin:
-                steps.append(time.monotonic() - now)
+                steps.append(time.monotonic() - before)
             if time.monotonic() >= end or (task["batches"] and len(seen) >= task["batches"]):
                 done = True
                 break
@@ -147,11 +148,15 @@ def main() -> None:
     """Run the task of the JSON argument and print its figures."""
     task = json.loads(sys.argv[1])
     join_group(task.get("group", ""))
-    if task.get("calibrate_ms"):
-        iterations, step_ms = calibrate(task["calibrate_ms"])
-        found: dict[str, Any] = {"iterations": iterations, "step_ms": step_ms}
-    else:
-        found = run_rank(task)
+    found: dict[str, Any]
+    match task.get("do"):
+        case "calibrate":
+            found = dict(zip(("iterations", "step_ms"), calibrate(task["step_ms"]), strict=True))
+        case "pace":
+            times = paced(task["iterations"], task["pause_s"], task["seconds"])
+            found = dict(zip(("step_p50_ms", "step_p95_ms"), times, strict=True))
+        case _:
+            found = run_rank(task)
     print(MARK + json.dumps(found), flush=True)
 
 
