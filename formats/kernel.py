@@ -399,17 +399,17 @@ def _find() -> tuple[ModuleType | None, str]:
     return native, ""
 
 
-@lru_cache(maxsize=1)
-def _load() -> ModuleType | None:
-    native, reason = _find()
-    if native is None and os.environ.get("HEADWAY_NATIVE") != "0":
-        log.warning("the native core is not in use (%s); the pure-Python path is slower", reason)
 def _close(native: ModuleType) -> None:
     left = native.close()
     if left:
         log.warning("%d decode threads hang in a read (network mounts?); the process ends without waiting for them", left)
 
 
+@lru_cache(maxsize=1)
+def _load() -> ModuleType | None:
+    native, reason = _find()
+    if native is None and os.environ.get("HEADWAY_NATIVE") != "0":
+        log.warning("the native core is not in use (%s); the pure-Python path is slower", reason)
     return native
 
 
