@@ -10,7 +10,7 @@ from functools import partial
 from .batch import Batch
 from .buffers import BufferPool
 from .caller_engine import CallerEngine
-from .cores import Claim
+from .cores import Claim, usable_cores
 from .dataset import Dataset
 from .decode import Decoder
 from .delivery import Delivery
@@ -73,6 +73,8 @@ class PackedEngines:
             )
             weakref.finalize(self, self._epochs.close)
             memory -= int(memory * ENCODED_SHARE)
+        transformed = options.transforms.sample or options.transforms.batch
+        self._is_all_native = self._assembler.is_native and self._epochs is None and not pin and not transformed
         self.pool = BufferPool(memory)
         self.pacer: Pacer | None = None
         """The last iterator's: what it found out, the next one begins with."""
@@ -87,6 +89,9 @@ class PackedEngines:
         options, transforms = self._options, self._options.transforms
         last = plan.steps * options.accumulate
         processes = transforms.process_count(threads)
+        in_caller = self._is_all_native and threads > 0 and not processes
+        if in_caller and chooses_threads:
+            threads = max(1, min(threads, usable_cores() // place.local_size - 1))  # the caller has its share of the work
         faults, deliver = self._faults(plan), self._delivery(plan, in_processes=processes > 0)
         # A decoder with threads of its own needs two of ours: one waits for a step while the other prepares the next.
         waits = 2 if self._decoder.whole_step and not processes else 1
@@ -111,8 +116,7 @@ class PackedEngines:
         fetch = None if self._epochs is None else self._epochs.begin(recipe, plan, first=first, last=last)
         if threads:
             self._decoder.start(threads)
-        transformed = transforms.sample or transforms.batch
-        if fetch is None and threads and self._assembler.is_native and not self._pin and not transformed:
+        if in_caller:
             caller = CallerEngine(
                 recipe(),
                 self.pool,
