@@ -92,7 +92,7 @@ def size_error(name: str, found: int, expected: int) -> CorruptShard:
 class ChunkedFile:
     """A mapped file whose bytes are compared with their chunk sums before they are used for the first time.
 
-    Threads may call `touch` at once: a chunk is then hashed twice at worst.
+    Threads may touch it at once: a chunk is then hashed twice at worst.
     """
 
     def __init__(self, mapped: MappedFile, sums: bytes) -> None:
@@ -100,8 +100,10 @@ class ChunkedFile:
         if len(sums) != expected:
             raise size_error(mapped.name + " (chunk sums)", len(sums), expected)
         self.mapped = mapped
-        self._sums = np.frombuffer(sums, "<u8")
-        self._good = np.zeros(len(self._sums), np.bool_)
+        self.sums: NDArray[np.uint64] = np.frombuffer(sums, "<u8")
+        """(chunks,) xxh3-64."""
+        self.good: NDArray[np.bool_] = np.zeros(len(self.sums), np.bool_)
+        """(chunks,) compared already; the native core reads it, and sets what it has compared itself."""
 
     def touch(self, start: int, stop: int) -> None:
         """Compare every chunk that overlaps bytes [start, stop) and was not compared before.
@@ -109,19 +111,32 @@ class ChunkedFile:
         Raises:
             CorruptShard: a chunk differs; the message names it.
         """
+        self.check_bounds(start, stop)
+        if start < stop:
+            first, last = start // CHUNK, (stop - 1) // CHUNK + 1
+            self._compare(first + np.flatnonzero(~self.good[first:last]))
+
+    def touch_each(self, starts: NDArray[np.int64], width: int) -> None:
+        """Do the same for the `width` bytes (1 or more) from each of `starts` on, which lie inside the file."""
+        first, last = starts // CHUNK, (starts + (width - 1)) // CHUNK
+        for ahead in range((width - 1) // CHUNK + 2):
+            chunks = np.minimum(first + ahead, last)
+            self._compare(np.unique(chunks[~self.good[chunks]]))
+
+    def check_bounds(self, start: int, stop: int) -> None:
+        """Refuse bytes [start, stop) that do not lie inside the file."""
         if start < 0 or stop > len(self.mapped.view):
             raise CorruptShard(
                 f"cannot read bytes {start} to {stop} of {self.mapped.name!r}: it has {len(self.mapped.view)}; "
                 "its index is damaged: run `headway verify`"
             )
-        if start >= stop:
-            return
-        first, last = start // CHUNK, (stop - 1) // CHUNK + 1
-        for chunk in first + np.flatnonzero(~self._good[first:last]):
+
+    def _compare(self, chunks: NDArray[np.int64]) -> None:
+        for chunk in chunks.tolist():
             found = payload_hash(self.mapped.view[chunk * CHUNK : (chunk + 1) * CHUNK])
-            if found != int(self._sums[chunk]):
+            if found != int(self.sums[chunk]):
                 raise CorruptShard(
                     f"cannot read {self.mapped.name!r}: chunk {chunk} (bytes from {chunk * CHUNK}) has xxh3 {found:016x}, "
-                    f"expected {int(self._sums[chunk]):016x}; run `headway verify`, then `headway repair` or copy the file again"
+                    f"expected {int(self.sums[chunk]):016x}; run `headway verify`, then `headway repair` or copy the file again"
                 )
-            self._good[chunk] = True
+            self.good[chunk] = True

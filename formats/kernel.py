@@ -25,6 +25,7 @@ from .errors import DecodeError, HeadwayError, StalledError, UsageError
 
 __all__ = [
     "COPY",
+    "HOME",
     "IMAGE",
     "SPEC",
     "Status",
@@ -47,11 +48,11 @@ __all__ = [
     "xxh3_64",
 ]
 
-Ints = NDArray[np.int64]
 log = logging.getLogger("headway")
 
+Ints = NDArray[np.int64]
 
-_ABI: Final = 5
+_ABI: Final = 6
 _MESSAGE_BYTES: Final = 128
 
 # The structs of native/core.h, field by field; `_load` compares the sizes.
@@ -78,6 +79,10 @@ COPY: Final = np.dtype(
     align=True,
 )  # fmt: skip
 """A copy job: `length` bytes to `out`, whose `room` bytes are filled up with `fill`."""
+
+HOME: Final = np.dtype([("base", "u8"), ("good", "u8"), ("file", "u8"), ("bytes", "u8"), ("sums", "u8")])
+"""A column in one shard: the address of its first row (0: not open), and those of flags, first byte, size and sums of the file
+whose chunks are compared when a row in them is first taken (`good` 0: there is nothing to compare)."""
 
 CHECK_HASH: Final = 1
 """Flag of both kinds of job: `hash` is the xxh3-64 of the bytes; compare it on the very buffer that is used."""
@@ -309,7 +314,7 @@ class Take(Protocol):
 
 def take(
     counts: Ints,
-    bases: tuple[Ints, ...],
+    homes: tuple[NDArray[np.void], ...],
     shard: Ints,
     row: Ints,
     outs: tuple[NDArray[Any], ...],  # Any: dtypes by schema
@@ -320,17 +325,17 @@ def take(
 
     Args:
         counts: (S,) rows of each shard.
-        bases: for each of `outs`, (S,) the address of the column's first row in each shard; 0: not open.
+        homes: for each of `outs`, (S,) records `HOME`.
         later: leave it to the decode threads and return at once; whoever waits does what they have not begun.
 
-    The caller keeps what `bases` point to alive; indices are compared with `counts`.
+    The caller keeps what `homes` point to alive; indices are compared with `counts`, chunks with their sums.
 
     Raises:
-        IndexError: a row that there is not, or of a shard that is not open (`later`: raised by `wait`).
+        IndexError: a row that there is not, of a shard that is not open, or in a damaged chunk (`later`: raised by `wait`).
     """
     native = _load()
     assert native is not None, "callers ask available() first"
-    taken: Take = native.take(counts, bases, shard, row, outs, later)
+    taken: Take = native.take(counts, homes, shard, row, outs, later)
     return taken
 
 

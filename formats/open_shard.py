@@ -16,6 +16,7 @@ from .limits import Limits
 from .manifest import Shard
 from .schema import Schema, Sensor
 from .shard_arrow import ArrowIndex
+from .shard_column import ColumnPart
 
 __all__ = ["OpenShard", "PayloadTable", "Place"]
 
@@ -88,6 +89,16 @@ class OpenShard:
             self._check_rows(sensor, len(found))
             self._columns[sensor.name, name] = found
         return found
+
+    def part(self, sensor: Sensor, name: str) -> ColumnPart:
+        """Return the same, its chunks compared when rows in them are taken."""
+        found = self._index.unread_column(sensor, name)
+        self._check_rows(sensor, len(found))
+        return ColumnPart(found, self._index.file)
+
+    def stamps_part(self) -> ColumnPart:
+        """Return (frames,) reference stamps, their chunks compared when rows in them are taken."""
+        return ColumnPart(self._index.unread_stamps(), self._index.file)
 
     def frame_starts(self, sensor: Sensor) -> NDArray[np.int64]:
         """Return (frames + 1,) first row of each frame in the sensor's columns."""

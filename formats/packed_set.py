@@ -26,7 +26,7 @@ from .manifest import AttachedFile, Drive, Manifest
 from .open_shard import OpenShard
 from .range_cache import DEFAULT_CACHE, CacheOptions
 from .schema import Schema
-from .shard_column import RowPlaces, ShardColumn, take_rows
+from .shard_column import ColumnPart, RowPlaces, ShardColumn, take_rows
 from .stores import is_remote, local_path
 from .timeline import PartTable, Timeline
 
@@ -119,7 +119,7 @@ class PackedSet:
             return frames.copy()  # its rows are the frames
         found, table = self.schema.sensor(sensor), self._tables[self._position(sensor)]
         part, row = self._tables[-1].locate(frames, "frame")
-        column = self._frame_column(sensor, lambda shard: self.shard(shard).own(found))
+        column = self._frame_column(sensor, lambda shard: ColumnPart(self.shard(shard).own(found)))
         local = column.empty(len(frames))
         take_rows([column], RowPlaces(shard=self._tables[-1].shard[part], row=row), [local])
         return np.where(local < 0, -1, local - table.offset[part] + table.starts[part])
@@ -135,7 +135,7 @@ class PackedSet:
     def frame_stamps(self, frames: NDArray[Any]) -> Ints:
         """Return the reference stamp of each frame, ns."""
         frames = np.asarray(frames, np.int64)
-        column = self._frame_column("", lambda shard: self.shard(shard).index.frame_stamps())
+        column = self._frame_column("", lambda shard: self.shard(shard).stamps_part())
         out = column.empty(len(frames))
         take_rows([column], self._tables[-1].places(frames, "frame"), [out])
         return out
@@ -235,11 +235,11 @@ class PackedSet:
         """(drives + 1,) global frame where each drive starts."""
         self._drive_borders = Borders(self.frame_starts)
 
-    def _frame_column(self, name: str, view: Callable[[int], Ints]) -> ShardColumn:
+    def _frame_column(self, name: str, part: Callable[[int], ColumnPart]) -> ShardColumn:
         """Return what each frame has one whole number of: its own row of a sensor, or, for "", its stamp."""
         found = self._frame_columns.get(name)
         if found is None:
-            found = self._frame_columns[name] = ShardColumn(self._tables[-1].counts(), np.dtype(np.int64), (), view)
+            found = self._frame_columns[name] = ShardColumn(self._tables[-1].counts(), np.dtype(np.int64), (), part)
         return found
 
     def _position(self, sensor: str) -> int:

@@ -242,12 +242,25 @@ class ArrowIndex:
 
     def column(self, sensor: Sensor, name: str) -> NDArray[Any]:
         """Return (rows, *shape) of a column of the sensor, or of its stamp, hash, offset or length."""
-        column = next((own for own in (_STAMP, _HASH, *_PLACES) if own.name == name), None) or sensor.column(name)
-        full, rows = field_name(sensor, name), self.rows(sensor)
+        column, full, rows = _column(sensor, name), field_name(sensor, name), self.rows(sensor)
         if not np.array_equal(self._offsets(full, 1, self.frames), self.starts(sensor)):
             raise CorruptShard(f"cannot use column {full!r} of {self.file.mapped.name!r}: its lists are not those of the stamps")
         flat = self._buffer(full, -1, column.numpy_dtype, rows * math.prod(column.shape))
         return flat.reshape(rows, *column.shape)
+
+    def unread_column(self, sensor: Sensor, name: str) -> NDArray[Any]:
+        """Return the same without a look at it: whoever takes rows of it touches them first. Only the lists' ends are read."""
+        column, full = _column(sensor, name), field_name(sensor, name)
+        offsets = self._unread(full, 1, np.dtype("<i8"), self.frames + 1)
+        for end in (offsets[:1], offsets[-1:]):
+            self._touch(end)
+        self._check_offsets(full, offsets[[0, -1]], int(offsets[-1]))
+        flat = self._unread(full, -1, column.numpy_dtype, int(offsets[-1]) * math.prod(column.shape))
+        return flat.reshape(int(offsets[-1]), *column.shape)
+
+    def unread_stamps(self) -> NDArray[np.int64]:
+        """Return `frame_stamps` without a look at them."""
+        return self._unread("stamp", 1, np.dtype("<i8"), self.frames)
 
     def places(self, sensor: Sensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where each payload starts and ends in the data file, (rows,) each."""
@@ -289,6 +302,18 @@ class ArrowIndex:
         found = self._touched.get((name, at))
         if found is not None and (count is None or len(found) == count):
             return found
+        array = self._unread(name, at, dtype, count)
+        if len(array):
+            self._touch(array)
+            self._touched[name, at] = array
+        return array
+
+    def _touch(self, view: NDArray[Any]) -> None:
+        start = view.__array_interface__["data"][0] - self.file.mapped.address
+        self.file.touch(start, start + view.nbytes)
+
+    def _unread(self, name: str, at: int, dtype: np.dtype[Any], count: int | None = None) -> NDArray[Any]:
+        """The same, its chunks not checked."""
         buffer = self._columns[name][at]
         size = 0 if buffer is None else buffer.size
         wanted = size // dtype.itemsize if count is None else count
@@ -300,10 +325,8 @@ class ArrowIndex:
         if wanted == 0:
             return np.empty(0, dtype)
         start = buffer.address - self.file.mapped.address
-        self.file.touch(start, start + wanted * dtype.itemsize)
-        array = np.frombuffer(self.file.mapped.view, dtype, wanted, start)
-        self._touched[name, at] = array
-        return array
+        self.file.check_bounds(start, start + wanted * dtype.itemsize)
+        return np.frombuffer(self.file.mapped.view, dtype, wanted, start)
 
     def _validity(self, name: str) -> list[Any]:
         buffers = self._columns[name]
@@ -349,6 +372,10 @@ def _touch_metadata(file: ChunkedFile) -> None:
 def _listed(sensor: Sensor, kind: str) -> tuple[Column, ...]:
     own = () if sensor.codec is None else (_HASH, *_PLACES) if kind == "tar" else (_HASH,)
     return (_STAMP, *sensor.columns, *own)
+
+
+def _column(sensor: Sensor, name: str) -> Column:
+    return next((own for own in (_STAMP, _HASH, *_PLACES) if own.name == name), None) or sensor.column(name)
 
 
 def _field(name: str, kind: Any) -> Any:

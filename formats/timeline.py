@@ -132,7 +132,7 @@ class Timeline:
             for part in range(first, last):
                 at, rows = int(self._parts.offset[part]), int(self._parts.starts[part + 1] - self._parts.starts[part])
                 if rows:
-                    pieces.append(self.column("stamp").view(int(self._parts.shard[part]))[at : at + rows])
+                    pieces.append(self.column("stamp").part(int(self._parts.shard[part])).rows(at, at + rows))
             found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces) if pieces else np.empty(0, np.int64)
             self._stamps[drive] = found
         return found
@@ -154,7 +154,7 @@ class Timeline:
         found = self._columns.get(name)
         if found is None:
             dtype, shape = (np.dtype("<i8"), ()) if name == "stamp" else self._layout(name)
-            found = ShardColumn(self._parts.counts(), dtype, shape, lambda shard: self._shard(shard).column(self.sensor, name))
+            found = ShardColumn(self._parts.counts(), dtype, shape, lambda shard: self._shard(shard).part(self.sensor, name))
             self._columns[name] = found
         return found
 

@@ -8,7 +8,7 @@ static PyMethodDef methods[] = {
     {"threads", hw_py_threads, METH_NOARGS, PyDoc_STR("threads() -> how many decode threads run.")},
     {"close", hw_py_close, METH_NOARGS, PyDoc_STR("close() -> threads left after 3 s: cancel what is queued and end them.")},
     {"locate", hw_py_locate, METH_VARARGS, PyDoc_STR("locate(starts, offsets, hints, numbers, part, row, shift) -> how many were in range.")},
-    {"take", hw_py_take, METH_VARARGS, PyDoc_STR("take(counts, bases, shard, row, outs, later) -> Take: rows of several columns.")},
+    {"take", hw_py_take, METH_VARARGS, PyDoc_STR("take(counts, homes, shard, row, outs, later) -> Take: rows of several columns.")},
     {"shuffled", hw_py_shuffled, METH_VARARGS, PyDoc_STR("shuffled(line, short_end, key, permutations, positions, columns, out): items of a shuffled order.")},
     {"xxh3_64", hw_py_xxh3_64, METH_O, PyDoc_STR("xxh3_64(data) -> int: the xxh3-64 of a buffer, taken without the interpreter lock.")},
     {"jpeg_scan", hw_py_jpeg_scan, METH_O, PyDoc_STR("jpeg_scan(data) -> facts of a whole JPEG, or None: its markers walked, nothing decoded.")},
@@ -28,7 +28,7 @@ PyMODINIT_FUNC PyInit_native(void) {
     PyObject *self = PyModule_Create(&module);
     if (self == NULL) return NULL;
     /* Raised when a call's meaning changes, so that a stale build is refused instead of misread. */
-    if (PyModule_AddIntConstant(self, "ABI", 5) < 0 || hw_py_add_step(self) < 0 || hw_py_add_take(self) < 0) {
+    if (PyModule_AddIntConstant(self, "ABI", 6) < 0 || hw_py_add_step(self) < 0 || hw_py_add_take(self) < 0) {
         Py_DECREF(self);
         return NULL;
     }

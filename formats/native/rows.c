@@ -1,6 +1,9 @@
 /* Rows of columns: which part holds each of many row numbers, and many columns' rows to contiguous memory. Every index is
- * compared with what there is before it becomes an address; a bad one leaves zeros and is reported. */
+ * compared with what there is before it becomes an address, and every chunk of a file with its sum before a row in it is
+ * taken; a bad one leaves zeros and is reported. */
 #include "rows.h"
+
+#include "core.h"
 
 #include <string.h>
 
@@ -26,11 +29,32 @@ int64_t hw_locate(const hw_parts *parts, const int64_t *numbers, int64_t count, 
     return count;
 }
 
-/* The address of a row, or NULL. A shard whose column is not open has base 0. */
+static int compare_chunk(const hw_home *home, uint64_t chunk) {
+    const uint64_t *sums = (const uint64_t *)(uintptr_t)home->sums;
+    uint64_t start = chunk << HW_CHUNK_SHIFT, most = 1 << HW_CHUNK_SHIFT;
+    if (start >= home->bytes) return 0;
+    uint64_t length = home->bytes - start < most ? home->bytes - start : most;
+    if (hw_xxh3((const unsigned char *)(uintptr_t)home->file + start, length) != sums[chunk]) return 0;
+    __atomic_store_n((unsigned char *)(uintptr_t)home->good + chunk, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+static inline int is_good(const hw_home *home, uint64_t start, uint64_t width) {
+    const unsigned char *good = (const unsigned char *)(uintptr_t)home->good;
+    if (width == 0) return 1;
+    for (uint64_t chunk = start >> HW_CHUNK_SHIFT; chunk <= (start + width - 1) >> HW_CHUNK_SHIFT; chunk++)
+        if (!__atomic_load_n(good + chunk, __ATOMIC_RELAXED) && !compare_chunk(home, chunk)) return 0;
+    return 1;
+}
+
+/* The address of a row whose bytes are good, or NULL. A shard whose column is not open has base 0. */
 static inline const unsigned char *source(const hw_take *take, const hw_column *column, int64_t k) {
     int64_t shard = take->shard[k], row = take->row[k];
-    if (shard < 0 || shard >= take->shards || row < 0 || row >= take->counts[shard] || column->bases[shard] == 0) return NULL;
-    return (const unsigned char *)(uintptr_t)column->bases[shard] + (size_t)row * column->width;
+    if (shard < 0 || shard >= take->shards || row < 0 || row >= take->counts[shard]) return NULL;
+    const hw_home *home = column->homes + shard;
+    uint64_t address = home->base + (uint64_t)row * column->width;
+    if (home->base == 0 || (home->good != 0 && !is_good(home, address - home->file, column->width))) return NULL;
+    return (const unsigned char *)(uintptr_t)address;
 }
 
 #define TAKE_OF(WIDTH)                                                                                                      \

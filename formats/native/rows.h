@@ -13,8 +13,19 @@ typedef struct {
     int shift;
 } hw_parts;
 
+enum { HW_CHUNK_SHIFT = 16 };         /* a chunk of a file has 64 KiB, the last one fewer */
+
+/* A column in one shard. With `good`, its rows lie in a file whose chunks are compared with their sums before a row in them is
+ * first taken; whoever has done so sets good[chunk], two threads at worst. */
 typedef struct {
-    const int64_t *bases;             /* by shard: address of the column's first row; 0: not open */
+    uint64_t base;                    /* address of the first row; 0: not open */
+    uint64_t good;                    /* address of a byte a chunk; 0: there is nothing to compare */
+    uint64_t file, bytes;             /* address of the file's first byte; how many it has */
+    uint64_t sums;                    /* address of the xxh3-64 of each chunk */
+} hw_home;
+
+typedef struct {
+    const hw_home *homes;             /* by shard */
     size_t width;                     /* bytes of a row */
     unsigned char *out;
 } hw_column;
@@ -28,6 +39,6 @@ typedef struct {
 } hw_take;
 
 int64_t hw_locate(const hw_parts *parts, const int64_t *numbers, int64_t count, int64_t *part, int64_t *row); /* how many were good */
-int hw_take_rows(const hw_take *take, int64_t begin, int64_t end); /* 0: an index was bad */
+int hw_take_rows(const hw_take *take, int64_t begin, int64_t end); /* 0: an index or a chunk was bad */
 
 #endif

@@ -10,7 +10,7 @@ typedef struct {
     PyObject_HEAD
     hw_step step;
     hw_take take;
-    Py_buffer *views; /* counts, shard, row, then base and out of each column */
+    Py_buffer *views; /* counts, shard, row, then homes and out of each column */
     Py_ssize_t view_count;
     hw_column *columns;
     int submitted;
@@ -32,7 +32,7 @@ static void take_dealloc(Take *self) {
     type->tp_free((PyObject *)self);
 }
 
-static PyObject *bad_row(void) { return PyErr_Format(PyExc_IndexError, "a row was asked for that there is not, or of a shard that is not open"); }
+static PyObject *bad_row(void) { return PyErr_Format(PyExc_IndexError, "a row was asked for that there is not, of a shard that is not open, or in a damaged chunk"); }
 
 PyDoc_STRVAR(wait_doc, "wait(timeout_s) -> True when all rows are there, False when the time is over first; helps with what is not begun.");
 
@@ -69,8 +69,8 @@ static int hold(Take *self, PyObject *object, Py_ssize_t item, int writable, con
     return 1;
 }
 
-static int fill(Take *self, PyObject *counts, PyObject *bases, PyObject *shard, PyObject *row, PyObject *outs) {
-    Py_ssize_t columns = PyTuple_GET_SIZE(bases);
+static int fill(Take *self, PyObject *counts, PyObject *homes, PyObject *shard, PyObject *row, PyObject *outs) {
+    Py_ssize_t columns = PyTuple_GET_SIZE(homes);
     hw_take *take = &self->take;
     if (columns != PyTuple_GET_SIZE(outs) || columns > MOST_COLUMNS) {
         PyErr_Format(PyExc_ValueError, "%zd columns and %zd outputs", columns, PyTuple_GET_SIZE(outs));
@@ -91,26 +91,26 @@ static int fill(Take *self, PyObject *counts, PyObject *bases, PyObject *shard, 
     }
     take->columns = self->columns, take->column_count = (uint32_t)columns;
     for (Py_ssize_t k = 0; k < columns; k++) {
-        Py_buffer *base = self->views + self->view_count, *out = base + 1;
-        if (!hold(self, PyTuple_GET_ITEM(bases, k), 8, 0, "bases")) return 0;
+        Py_buffer *home = self->views + self->view_count, *out = home + 1;
+        if (!hold(self, PyTuple_GET_ITEM(homes, k), sizeof(hw_home), 0, "homes")) return 0;
         if (!hold(self, PyTuple_GET_ITEM(outs, k), take->rows ? (Py_ssize_t)take->rows : 1, 1, "out")) return 0;
-        if (base->len / 8 != take->shards) {
-            PyErr_SetString(PyExc_ValueError, "bases and counts differ in length");
+        if (home->len / (Py_ssize_t)sizeof(hw_home) != take->shards) {
+            PyErr_SetString(PyExc_ValueError, "homes and counts differ in length");
             return 0;
         }
-        self->columns[k] = (hw_column){base->buf, take->rows ? (size_t)(out->len / take->rows) : 0, out->buf};
+        self->columns[k] = (hw_column){home->buf, take->rows ? (size_t)(out->len / take->rows) : 0, out->buf};
     }
     return 1;
 }
 
 PyObject *hw_py_take(PyObject *module, PyObject *args) {
-    PyObject *counts, *bases, *shard, *row, *outs;
+    PyObject *counts, *homes, *shard, *row, *outs;
     int later;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO!OOO!p:take", &counts, &PyTuple_Type, &bases, &shard, &row, &PyTuple_Type, &outs, &later)) return NULL;
+    if (!PyArg_ParseTuple(args, "OO!OOO!p:take", &counts, &PyTuple_Type, &homes, &shard, &row, &PyTuple_Type, &outs, &later)) return NULL;
     Take *self = (Take *)TakeType.tp_alloc(&TakeType, 0);
     if (self == NULL) return NULL;
-    if (!fill(self, counts, bases, shard, row, outs)) goto failed;
+    if (!fill(self, counts, homes, shard, row, outs)) goto failed;
     if (!later) {
         int good;
         Py_BEGIN_ALLOW_THREADS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headway.formats import kernel
-from headway.formats.shard_column import RowPlaces, ShardColumn, take_later, take_rows
+from headway.formats.shard_column import ColumnPart, RowPlaces, ShardColumn, take_later, take_rows
 from headway.formats.timeline import PartTable
 
 native = pytest.mark.skipif(not kernel.available(), reason="the native core is not built")
@@ -19,7 +19,11 @@ def columns_of(counts: list[int], widths: list[int], seed: int = 0) -> tuple[lis
     rng = np.random.default_rng(seed)
     data = [[rng.integers(0, 256, (count, width), np.uint8) for count in counts] for width in widths]
     rows = np.array(counts, np.int64)
-    return [ShardColumn(rows, np.dtype(np.uint8), (w,), each.__getitem__) for w, each in zip(widths, data, strict=True)], data
+    columns = [
+        ShardColumn(rows, np.dtype(np.uint8), (width,), lambda shard, shards=shards: ColumnPart(shards[shard]))  # type: ignore[misc]  # binds
+        for width, shards in zip(widths, data, strict=True)
+    ]
+    return columns, data
 
 
 @given(
@@ -55,9 +59,9 @@ def test_a_row_that_there_is_not_is_refused(shard: int, row: int, later: bool) -
         column.open(np.array([0, 1]))
     places = RowPlaces(shard=np.array([0, shard, 1]), row=np.array([2, row, 4]))
     outs = tuple(column.empty(3) for column in columns)
-    bases = tuple(column.bases for column in columns)
+    homes = tuple(column.homes for column in columns)
     with pytest.raises(IndexError, match="row"):
-        kernel.take(columns[0].counts, bases, places.shard, places.row, outs, later=later).wait(30)
+        kernel.take(columns[0].counts, homes, places.shard, places.row, outs, later=later).wait(30)
 
 
 @native
@@ -73,14 +77,16 @@ def test_a_shard_not_open_is_refused_and_opened_by_take_rows() -> None:
 @native
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
     numbers, two = np.zeros(3, np.int64), np.zeros(2, np.int64)
-    for counts, bases, shard, row, out in (
-        (two, (two,), numbers, two, np.zeros(3)),
-        (two, (numbers,), numbers, numbers, np.zeros(3)),
-        (two, (two,), numbers, numbers, np.zeros(10, np.uint8)),
+    homes = np.zeros(3, kernel.HOME)
+    for counts, of_columns, shard, row, out in (
+        (two, (homes[:2],), numbers, two, np.zeros(3)),
+        (two, (homes,), numbers, numbers, np.zeros(3)),
+        (two, (homes.view(np.uint8)[:24].view(np.void(24).dtype),), numbers, numbers, np.zeros(3)),
+        (two, (homes[:2],), numbers, numbers, np.zeros(10, np.uint8)),
         (two, (), numbers, numbers, np.zeros(3)),
     ):
         with pytest.raises(ValueError, match=r"length|multiple|columns"):
-            kernel.take(counts, bases, shard, row, (out,))
+            kernel.take(counts, of_columns, shard, row, (out,))
 
 
 @native
