@@ -11,6 +11,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -34,7 +35,11 @@ class ByteLocks:
         self._held: set[int] = set()
 
     def take(self, numbers: Iterable[int], *, wait: bool = False) -> list[int]:
-        """Return those of `numbers` that are ours now; without `wait`, what others hold is left out."""
+        """Return those of `numbers` that are ours now; without `wait`, what others hold is left out.
+
+        Raises:
+            OSError: the file system has no locks, or none left; who can do without goes on without.
+        """
         taken = []
         for number in numbers:
             if self._set(fcntl.F_WRLCK, number, wait=wait):
@@ -45,7 +50,8 @@ class ByteLocks:
     def release(self, numbers: Iterable[int]) -> None:
         """Let go of some."""
         for number in numbers:
-            self._set(fcntl.F_UNLCK, number, wait=False)
+            with suppress(OSError):  # a file system without locks has none to let go of
+                self._set(fcntl.F_UNLCK, number, wait=False)
             self._held.discard(number)
 
     def close(self) -> None:

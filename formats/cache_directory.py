@@ -6,14 +6,15 @@ that cannot be made (read-only home, full disk) is no error: callers then do wit
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
 from pathlib import Path
 
-from .errors import StoreError
+from .errors import NoSpace, StoreError
 
-__all__ = ["cache_directory", "private_directory"]
+__all__ = ["cache_directory", "private_directory", "refused"]
 
 log = logging.getLogger("headway")
 
@@ -34,6 +35,15 @@ def cache_directory(name: str) -> Path | None:
         log.warning("cannot use the cache directory %s (%s); going on without, which costs time at each start", root, error)
         return None
     return root / name
+
+
+def refused(folder: Path, what: str, error: OSError) -> StoreError:
+    """Return the error of ours for a cache folder that the system does not let us use."""
+    kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
+    return kind(
+        f"cannot keep {what} in {str(folder)!r}: {error.strerror or error}; make room there and make it writable, or set "
+        "XDG_CACHE_HOME to a folder on another disk"
+    )
 
 
 def private_directory(path: Path) -> None:

@@ -52,7 +52,7 @@ def local_set(location: str | os.PathLike[str], *, limits: Limits = DEFAULT_LIMI
         handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)  # the others wait here, then find everything in place
-            if not (folder / MANIFEST_NAME).is_file():
+            if not _holds(folder / MANIFEST_NAME, data):
                 _fetch_all(store, folder, manifest, limits)
                 _write(folder / MANIFEST_NAME, data)
         finally:
@@ -111,6 +111,8 @@ def fetch_file(store: Store, folder: Path, name: str, digest: str) -> None:
             piece = store.read(name, at, min(_READ, entry.size - at), version=entry.version)
             file.write(piece)
             sha.update(piece)
+        file.flush()
+        os.fsync(file.fileno())  # what has its name is never looked at again: it must survive a power loss
     found = sha.hexdigest() if len(digest) == 64 else f"{payload_hash(aside.read_bytes()):016x}"
     if found != digest:
         aside.unlink()
@@ -122,5 +124,15 @@ def fetch_file(store: Store, folder: Path, name: str, digest: str) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     aside = path.with_suffix(".part")
-    aside.write_bytes(data)
+    with open(aside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(aside, path)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False

@@ -2,7 +2,7 @@
 
 Each process writes a file: pairs of (extent, step that reads it), sorted, and in its head the first step whose bytes it does
 not hold yet and the seconds that a step takes, which change in place. A file whose process is gone says nothing any more and
-is removed by whoever meets it.
+is removed by whoever meets it; where that cannot be told (another container or node), once it was not refreshed for long.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -20,13 +21,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-__all__ = ["NextUses", "PublishedUses", "extent_keys", "process_name"]
+from .process_name import LEASE_S, NAME_PATTERN, is_alive, process_name
+
+__all__ = ["REFRESH_S", "NextUses", "PublishedUses", "extent_keys"]
+
+REFRESH_S: Final = LEASE_S / 10
+"""How often uses are to be refreshed."""
 
 _HEAD: Final = 64
 _MAGIC: Final = b"HWUSES01"
 _MOST_PAIRS: Final = 4 << 20  # 64 MiB; beyond them the uses are so far away that they count as never
 _SUFFIX: Final = ".uses"
-_NAME: Final = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{16}\.uses")
+_NAME: Final = re.compile(rf"({NAME_PATTERN})-[0-9a-f]{{16}}\.uses")
 
 
 def extent_keys(shards: list[bytes], extents: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -34,25 +40,6 @@ def extent_keys(shards: list[bytes], extents: NDArray[np.int64]) -> NDArray[np.u
     bases = {shard: xxhash.xxh3_64_intdigest(shard) for shard in set(shards)}
     base = np.array([bases[shard] for shard in shards], np.uint64)
     return base + extents.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-
-
-def process_name() -> str:
-    """Return a name that this process shares with no other, of today or before: its number and when it began."""
-    return f"{os.getpid()}-{_began(os.getpid())}"
-
-
-def is_alive(name: str) -> bool:
-    """Whether the process that `process_name` named so still runs."""
-    pid, _, began = name.partition("-")
-    return _began(int(pid)) == began
-
-
-def _began(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return "" if not os.path.exists("/proc/self") else "gone"
 
 
 class PublishedUses:
@@ -65,6 +52,7 @@ class PublishedUses:
             keys, steps = keys[soon], steps[soon]
             order = np.lexsort((steps, keys))
         self._path = folder / f"{process_name()}-{secrets.token_hex(8)}{_SUFFIX}"
+        self._pid, self._refreshed_s = os.getpid(), time.monotonic()
         aside = self._path.with_suffix(".new")
         number = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -83,10 +71,19 @@ class PublishedUses:
         """Say which step is the first whose bytes are still to come, and how long steps take."""
         self._head[16:32] = struct.pack("<qd", step, step_s)
 
+    def refresh(self) -> None:
+        """Say that they still hold, for processes that cannot see whether this one runs; to be called every `REFRESH_S`."""
+        now = time.monotonic()
+        if now - self._refreshed_s >= REFRESH_S:
+            self._refreshed_s = now
+            with suppress(OSError):
+                os.utime(self._path)  # changes in place do not reach the file's time on every file system
+
     def close(self) -> None:
-        """Take the uses back; a second call does nothing."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        """Take the uses back; a second call does nothing, nor does one in a forked child, whose parent still has them."""
+        if os.getpid() == self._pid:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
 
 class NextUses:
@@ -101,13 +98,9 @@ class NextUses:
         soonest = np.full(len(keys), np.inf)
         for head, theirs, steps in self._live():
             position, step_s = struct.unpack("<qd", head[16:32])
-            later = steps >= position
-            left, at = theirs[later], steps[later]
-            if not len(left):
-                continue
-            found = np.minimum(np.searchsorted(left, keys), len(left) - 1)
-            wait = (at[found] - position) * (step_s if 0 < step_s < 1e6 else 1.0)
-            soonest = np.minimum(soonest, np.where(left[found] == keys, wait, np.inf))
+            found, is_used = _first_from(theirs, steps, keys, position)
+            wait = (steps[found[is_used]] - position) * (step_s if 0 < step_s < 1e6 else 1.0)
+            soonest[is_used] = np.minimum(soonest[is_used], wait)
         return soonest
 
     def _live(self) -> list[tuple[mmap.mmap, NDArray[np.uint64], NDArray[np.int64]]]:
@@ -115,14 +108,33 @@ class NextUses:
         for name in self._tables.keys() - names:
             del self._tables[name]
         for name in sorted(names):
-            if not is_alive("-".join(name.split("-")[:2])):
-                self._tables.pop(name, None)
-                with suppress(OSError):
-                    (self._folder / name).unlink()
-            elif name not in self._tables:
-                with suppress(OSError, ValueError, struct.error):
-                    self._tables[name] = _read(self._folder / name)
+            process = _NAME.fullmatch(name)
+            assert process is not None
+            path = self._folder / name
+            with suppress(OSError, ValueError, struct.error):
+                if not is_alive(process[1], path.stat().st_mtime):
+                    self._tables.pop(name, None)
+                    path.unlink()
+                elif name not in self._tables:
+                    self._tables[name] = _read(path)
         return list(self._tables.values())
+
+
+def _first_from(
+    theirs: NDArray[np.uint64], steps: NDArray[np.int64], keys: NDArray[np.uint64], position: int
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return where in a table each key's first step from `position` on is, and whether there is one.
+
+    A table has millions of rows and is asked for few keys while others wait, so it is searched and never copied.
+    """
+    low, end = np.searchsorted(theirs, keys, "left"), np.searchsorted(theirs, keys, "right")
+    high = end.copy()
+    while len(steps) and (is_open := low < high).any():
+        middle = (low + high) // 2
+        is_later = steps[np.where(is_open, middle, 0)] >= position
+        high = np.where(is_open & is_later, middle, high)
+        low = np.where(is_open & ~is_later, middle + 1, low)
+    return low, low < end
 
 
 def _read(path: Path) -> tuple[mmap.mmap, NDArray[np.uint64], NDArray[np.int64]]:

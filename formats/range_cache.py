@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from .byte_locks import ByteLocks
 from .cache_directory import cache_directory, private_directory
-from .errors import UsageError
-from .next_uses import NextUses, extent_keys, is_alive, process_name
+from .errors import StoreError, UsageError
+from .next_uses import NextUses, extent_keys
+from .process_name import NAME_PATTERN, is_alive, process_name
 
 __all__ = ["DEFAULT_CACHE", "EXTENT", "CacheOptions", "RangeCache"]
 
@@ -40,7 +41,7 @@ _ENTRY: Final = np.dtype(
     [("shard", "V32"), ("extent", "<i8"), ("bytes", "<i8"), ("inode", "<u8"), ("written_ns", "<i8"), ("since", "<i8")]
 )
 _SHARD: Final = re.compile(r"[0-9a-f]{64}")
-_ASIDE: Final = re.compile(r"\.([0-9]+-[0-9]+)-[0-9]+-[0-9]+")  # process, extent, number
+_ASIDE: Final = re.compile(rf"\.({NAME_PATTERN})-[0-9]+-[0-9]+")  # process, extent, number
 _numbers = itertools.count()  # several caches of one process may write the same extent
 _GROW: Final = 1024  # entries
 _SHARE: Final = 64  # of the extents that are held, one part is chosen for eviction at once
@@ -69,18 +70,30 @@ class CacheOptions:
             )
 
     def open(self) -> RangeCache | None:
-        """Return the cache, or None where there cannot be one or is to be none."""
+        """Return the cache, or None where there is to be none, or, with a logged warning, where there cannot be one.
+
+        Raises:
+            StoreError: others own the directory or can write to it.
+        """
         if self.limit_bytes == 0:
             return None
-        if self.directory is None:
-            root = cache_directory("extents")
-            if root is None:
-                return None
-        else:
-            root = Path(self.directory)
+        root = cache_directory("extents") if self.directory is None else Path(self.directory)
+        if root is None:
+            return None
+        try:
             root.parent.mkdir(parents=True, exist_ok=True)
             private_directory(root)
-        return RangeCache(root, self.limit_bytes)
+            return RangeCache(root, self.limit_bytes)
+        except StoreError:
+            raise
+        except OSError as error:  # a full disk, a read-only folder, a file system without locks
+            log.warning(
+                "cannot keep what is downloaded in %s (%s); reading without a cache, so each epoch downloads it again: make room "
+                "there, make it writable, or name another folder by CacheOptions(directory=…)",
+                root,
+                error.strerror or error,
+            )
+            return None
 
 
 DEFAULT_CACHE: Final = CacheOptions()
@@ -250,9 +263,10 @@ class RangeCache:
         """Remove what processes that were killed had begun to write."""
         for path in self.root.glob("??/*/.*-*-*"):
             shard, named = path.parent.name, _ASIDE.fullmatch(path.name)  # whatever else lies in this folder is not ours
-            if named and _SHARD.fullmatch(shard) and path.parent.parent.name == shard[:2] and not is_alive(named[1]):
+            if named and _SHARD.fullmatch(shard) and path.parent.parent.name == shard[:2]:
                 with suppress(OSError):
-                    path.unlink()
+                    if not is_alive(named[1], path.stat().st_mtime):
+                        path.unlink()
 
 
 def _is_ours(entry: np.void, found: os.stat_result) -> bool:

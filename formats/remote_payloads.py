@@ -1,14 +1,17 @@
 """Payloads of a set in a store: ranges of shards by way of the node cache, checked, in memory of their own.
 
 What several want at once is fetched once: within a process by sharing what is under way, within the node by a lock for each
-extent. Missing extents that follow each other are asked for together, up to 8 MiB. A payload that fails its hash is fetched
-again past the cache, twice; after that it is handed out as it is, and whoever uses it raises the typed error.
+extent. Missing extents that follow each other are asked for together, up to 8 MiB. What came is handed on at once and kept by
+the cache afterwards, as far as its disk keeps up. A payload that fails its hash is fetched again past the cache, twice; after
+that it is handed out as it is, and whoever uses it raises the typed error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,9 +33,12 @@ __all__ = ["RemotePayloads"]
 
 Result = TypeVar("Result")
 
+log = logging.getLogger("headway")
+
 # 8 MiB: what one connection to S3 carries in a tenth of a second, so that the first byte's 30 ms no longer dominate.
 _REQUEST_EXTENTS: Final = 8
 _DISK_THREADS: Final = 2
+_MOST_KEEPING: Final = 64 << 20  # bytes that wait for the cache's disk; what comes while it is so far behind is not kept
 _TRIES: Final = 3
 _POLL_S: Final = (0.002, 0.1)
 _TAKE_OVER_S: Final = 5.0  # another process that fetches an extent for so long may hang: it is fetched here, too
@@ -56,7 +62,13 @@ class RemotePayloads:
         self._versions: dict[int, str] = {}
         self._flying: dict[tuple[int, int], asyncio.Future[memoryview]] = {}  # used in the reader's thread, like the next one
         self._downloads: set[asyncio.Task[None]] = set()
+        # Apart, so that neither what the cache holds nor hashes of what is in memory wait while its disk writes.
         self._disk = ThreadPoolExecutor(_DISK_THREADS, "headway-cache")
+        self._keeper = ThreadPoolExecutor(1, "headway-keep")
+        self._checker = ThreadPoolExecutor(1, "headway-check")
+        self._keeping = 0  # bytes; used in the reader's thread
+        self._has_no_locks = False  # and has said so
+        self._pid = os.getpid()
         self._lock = threading.Lock()  # guards _held
         self._held: dict[tuple[int, int], tuple[memoryview, int]] = {}
         self.hits = self.misses = self.mended = 0
@@ -100,8 +112,12 @@ class RemotePayloads:
 
     def close(self) -> None:
         """End the threads."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and none of the threads
+        self._keeper.shutdown()  # with what it has, while the locks are held
         self.reader.close()
-        self._disk.shutdown(cancel_futures=True)
+        for each in (self._disk, self._checker):
+            each.shutdown(cancel_futures=True)
 
     async def _fetch(self, shard: int, places: Sequence[Place], want_by: float) -> list[memoryview]:
         out = [memoryview(bytearray(place.stop - place.start)) for place in places]
@@ -109,14 +125,14 @@ class RemotePayloads:
         for again in range(_TRIES):
             chosen = [places[at] for at in wrong]
             await self._fill(shard, chosen, [out[at] for at in wrong], want_by, fresh=again > 0)
-            wrong = await self._on_disk(_differing, places, out, wrong)
+            wrong = await self._in(self._checker, _differing, places, out, wrong)
             if not wrong:
                 break
             self.mended += len(wrong)
             bad = {part.extent for at in wrong for part in _parts(places[at], out[at])}
             if self.cache is not None:
                 for extent in bad:
-                    await self._on_disk(self.cache.drop, self._shards[shard].data.sha256, extent)
+                    await self._in(self._keeper, self.cache.drop, self._shards[shard].data.sha256, extent)
         return [view.toreadonly() for view in out]
 
     async def _fill(self, shard: int, places: Sequence[Place], out: Sequence[memoryview], want_by: float, *, fresh: bool) -> None:
@@ -124,7 +140,7 @@ class RemotePayloads:
         parts = [part for place, view in zip(places, out, strict=True) for part in _parts(place, view)]
         missing = parts
         if self.cache is not None and not fresh:
-            missing = await self._on_disk(self._from_cache, shard, parts)
+            missing = await self._in(self._disk, self._from_cache, shard, parts)
         self.hits += len(parts) - len(missing)
         self.misses += len(missing)
         if missing:
@@ -160,11 +176,11 @@ class RemotePayloads:
         left, began, poll_s = list(mine), time.monotonic(), _POLL_S[0]
         locks: ByteLocks | None = None
         try:
-            locks = await self._on_disk(self._locks, shard)
+            locks = await self._in(self._disk, self._locks, shard)
             while left:
                 late = time.monotonic() - began > _TAKE_OVER_S
-                got = left if late or locks is None else locks.take(left)
-                here = {} if fresh else await self._on_disk(self._whole_from_cache, shard, left)
+                got = left if late or locks is None else self._take(locks, left)
+                here = {} if fresh else await self._in(self._disk, self._whole_from_cache, shard, left)
                 for extent, data in here.items():
                     futures[extent].set_result(data)
                 if locks is not None:
@@ -199,6 +215,7 @@ class RemotePayloads:
     ) -> None:
         """Fetch extents that follow each other by one request, and keep them."""
         entry, start = self._shards[shard], run[0] * EXTENT
+        sha = entry.data.sha256
         length = sum(self._size(shard, extent) for extent in run)
         known = self._versions.get(shard, "")
         answer = await self.reader.read(entry.data_name, start, length, version=known, want_by=want_by)
@@ -206,20 +223,49 @@ class RemotePayloads:
             raise StoreError(
                 errno.ESTALE, f"{self.reader.store.url}/{entry.data_name} was replaced while it was read; open the set again"
             )
-        for extent in run:
-            at = extent * EXTENT - start
-            data = answer.data[at : at + self._size(shard, extent)]
+        pieces = {extent: answer.data[extent * EXTENT - start :][: self._size(shard, extent)] for extent in run}
+        for extent, data in pieces.items():
             futures[extent].set_result(data)
-            if self.cache is not None:
-                await self._on_disk(self.cache.publish, entry.data.sha256, extent, data)
-            if locks is not None:
-                locks.release([extent])
+        if self.cache is not None and self._keeping + length <= _MOST_KEEPING:
+            self._keeping += length
+            try:
+                # All handed over at once: what the keeper has is kept even if reading ends now.
+                kept = {extent: self._in(self._keeper, self.cache.publish, sha, extent, data) for extent, data in pieces.items()}
+                for extent, done in kept.items():
+                    await done
+                    if locks is not None:
+                        locks.release([extent])
+            finally:
+                self._keeping -= length
+        elif locks is not None:
+            locks.release(run)
 
     def _locks(self, shard: int) -> ByteLocks | None:
         try:
             return None if self.cache is None else self.cache.locks(self._shards[shard].data.sha256)
-        except OSError:
-            return None  # a full or broken disk: what is fetched twice is still right
+        except OSError as error:
+            self._without_locks(error)
+            return None
+
+    def _take(self, locks: ByteLocks, extents: list[int]) -> list[int]:
+        """Return those of `extents` that are to be fetched here: all, where the file system has no locks."""
+        try:
+            return locks.take(extents)
+        except OSError as error:
+            self._without_locks(error)
+            return extents
+
+    def _without_locks(self, error: OSError) -> None:
+        """What several processes fetch is still right: a full or broken disk only costs bandwidth."""
+        if not self._has_no_locks:
+            self._has_no_locks = True
+            assert self.cache is not None
+            log.warning(
+                "cannot lock what is fetched into %s (%s); processes of this node may download the same twice: make room there, "
+                "or name a folder on a local disk by CacheOptions(directory=…)",
+                self.cache.root,
+                error.strerror or error,
+            )
 
     def _whole_from_cache(self, shard: int, extents: Sequence[int]) -> dict[int, memoryview]:
         found: dict[int, memoryview] = {}
@@ -235,8 +281,9 @@ class RemotePayloads:
     def _size(self, shard: int, extent: int) -> int:
         return min(EXTENT, self._shards[shard].data.bytes - extent * EXTENT)
 
-    async def _on_disk(self, call: Callable[..., Result], *args: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, partial(call, *args))
+    @staticmethod
+    def _in(threads: ThreadPoolExecutor, call: Callable[..., Result], *args: object) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(threads, partial(call, *args))
 
 
 def _parts(place: Place, out: memoryview) -> list[_Part]:

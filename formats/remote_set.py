@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import weakref
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 
 from .byte_locks import ByteLocks
-from .cache_directory import cache_directory, private_directory
+from .cache_directory import cache_directory, private_directory, refused
 from .download import fetch_file, manifest_bytes
-from .errors import CorruptShard, StoreError
+from .errors import CorruptShard, HeadwayError, StoreError
 from .limits import Limits
 from .manifest import MANIFEST_NAME, AttachedFile, Manifest
-from .next_uses import process_name
+from .process_name import process_name
 from .range_cache import CacheOptions
 from .remote_index import RemoteIndex
 from .remote_payloads import RemotePayloads
@@ -41,35 +42,52 @@ class RemoteSet:
         weakref.finalize(self, self.payloads.close)
 
     def prepare(self, shards: Iterable[int], *, want_by: float = float("inf")) -> None:
-        """Begin to bring the index of shards; nothing is waited for."""
+        """Begin to bring the index of shards, those that could not be brought before once more; nothing is waited for."""
         with self._lock:
             for shard in shards:
-                if shard not in self._coming:
-                    entry = self.manifest.shards[shard]
-                    self._coming[shard] = self.reader.submit(self._index.fetch(shard, entry, want_by))
+                self._begin(shard, want_by)
 
     def wait_for(self, shard: int) -> None:
-        """Return once the index of a shard is here."""
-        self.prepare([shard], want_by=0.0)
+        """Return once the index of a shard is here, ahead of those that nobody waits for."""
         with self._lock:
-            coming = self._coming[shard]
-        try:
-            coming.result()
-        except BaseException:
-            with self._lock:
-                self._coming.pop(shard, None)  # the next one who asks tries again
-            raise
+            before = self._coming.get(shard)
+            coming = self._begin(shard, 0.0)
+        if coming is before:
+            if not coming.done():
+                self.reader.submit(self._index.hurry(shard, 0.0))
+            wait([coming])
+            if not coming.cancelled() and coming.exception() is not None:
+                with self._lock:  # begun when nobody needed it: by now the store may be well again
+                    coming = self._begin(shard, 0.0)
+        coming.result()
+
+    def _begin(self, shard: int, want_by: float) -> Future[None]:
+        """Return what brings the index of a shard, begun unless it is under way or done; the caller holds the lock."""
+        found = self._coming.get(shard)
+        if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
+            found = self.reader.submit(self._index.fetch(shard, self.manifest.shards[shard], want_by))
+            self._coming[shard] = found
+        return found
 
     def is_open(self, shard: int) -> bool:
         """Whether a shard's index is here."""
         return self._index.is_here(self.manifest.shards[shard])
 
     def bring_attachment(self, file: AttachedFile) -> None:
-        """Fetch an attachment into `directory`, unless it is there."""
-        private_directory(self.directory / "attachments")
-        with ByteLocks(self.directory / "lock") as lock:  # beyond the shards' numbers
-            lock.take([len(self.manifest.shards)], wait=True)
-            fetch_file(self.reader.store, self.directory, file.path, file.sha256)
+        """Fetch an attachment into `directory`, unless it is there, whole."""
+        target = self.directory / file.path
+        try:
+            private_directory(self.directory / "attachments")
+            with ByteLocks(self.directory / "lock") as lock:
+                with suppress(OSError):  # a file system without locks: what is fetched twice is still right
+                    lock.take([len(self.manifest.shards)], wait=True)  # beyond the shards' numbers
+                if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() != file.sha256:
+                    target.unlink()
+                fetch_file(self.reader.store, self.directory, file.path, file.sha256)
+        except OSError as error:
+            if isinstance(error, HeadwayError):
+                raise
+            raise refused(self.directory, f"attachment {file.name!r}", error) from error
 
 
 def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: CacheOptions) -> RemoteSet | Path:
@@ -77,24 +95,35 @@ def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: C
 
     Raises:
         NotASet: nothing was published there.
-        StoreError: there is no cache directory for the index files.
+        StoreError: there is no cache directory for the index files, or nothing can be written there.
     """
     root = cache_directory("index")
     if root is None:
         raise StoreError(f"cannot open {url!r}: no cache directory can be made for its index files; set XDG_CACHE_HOME")
     store = RemoteStore(url)
-    known = None if expect_digest is None else root / expect_digest.lower() / MANIFEST_NAME
-    if known is not None and known.is_file():
-        manifest = Manifest.load(known.parent, limits=limits, expect_digest=expect_digest)
-    else:
+    manifest = None if expect_digest is None else _kept(root / expect_digest.lower(), expect_digest, limits)
+    if manifest is None:
         data, manifest = _manifest(store, url, limits)
         manifest.check_pinned(url, expect_digest)
-        private_directory(root / manifest.digest)
-        _keep(root / manifest.digest / MANIFEST_NAME, data)
+        try:
+            private_directory(root / manifest.digest)
+            _keep(root / manifest.digest / MANIFEST_NAME, data)
+        except OSError as error:
+            if isinstance(error, HeadwayError):
+                raise
+            raise refused(root, f"the manifest of {url!r}", error) from error
     whole = cache_directory("sets")
-    if whole is not None and (whole / manifest.digest / MANIFEST_NAME).is_file():
+    if whole is not None and _kept(whole / manifest.digest, manifest.digest, limits) is not None:
         return whole / manifest.digest
     return RemoteSet(url, manifest, root / manifest.digest, store, cache)
+
+
+def _kept(folder: Path, digest: str, limits: Limits) -> Manifest | None:
+    """Return the manifest in a folder of the cache, None if there is none, or only a damaged one."""
+    try:
+        return Manifest.load(folder, limits=limits, expect_digest=digest) if (folder / MANIFEST_NAME).is_file() else None
+    except (CorruptShard, OSError):
+        return None
 
 
 def _manifest(store: RemoteStore, url: str, limits: Limits) -> tuple[bytes, Manifest]:
@@ -110,9 +139,16 @@ def _manifest(store: RemoteStore, url: str, limits: Limits) -> tuple[bytes, Mani
 
 
 def _keep(path: Path, data: bytes) -> None:
-    if not path.exists():
-        aside = path.with_name(f".{process_name()}-manifest")
-        with suppress(FileExistsError):
-            with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(data)
-            os.replace(aside, path)
+    """Keep a manifest, unless it is there and whole."""
+    with suppress(OSError):
+        if path.read_bytes() == data:
+            return
+    aside = path.with_name(f".{process_name()}-{threading.get_ident()}-manifest")
+    try:
+        with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ Both are arrays over the whole set, so what is published is exact as far as shar
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import HeadwayError
-from ..formats.next_uses import PublishedUses, extent_keys
+from ..formats.next_uses import REFRESH_S, PublishedUses, extent_keys
 from ..formats.range_cache import EXTENT
 from .image_field import ImagePart
 from .plan import Plan
@@ -49,6 +50,7 @@ class PlanUses:
         self._keys: list[NDArray[np.uint64]] = []
         self._items: list[NDArray[np.int64]] = []
         self._published: PublishedUses | None = None
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="headway-uses", daemon=True)
 
     def start(self) -> None:
@@ -79,6 +81,8 @@ class PlanUses:
 
     def close(self) -> None:
         """End the thread and take back what was published."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and not the thread
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -93,7 +97,9 @@ class PlanUses:
         while True:
             with self._changed:
                 while not self._closed and not self._new_shards and known is self._epochs:
-                    self._changed.wait()
+                    self._changed.wait(REFRESH_S)
+                    if self._published is not None:
+                        self._published.refresh()
                 if self._closed:
                     return
                 epochs, shards = self._epochs, self._new_shards

@@ -8,8 +8,6 @@ that breaks off goes on where it stopped, under the version it began with, so th
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import os
 import threading
 import time
@@ -23,6 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import StoreError, UsageError
 from .remote import RemoteStore, classify
+from .turns import Turns
 
 __all__ = ["Answer", "ByPercentile", "Hedging", "RangeReader", "Traffic"]
 
@@ -103,22 +102,33 @@ class RangeReader:
 
     def __init__(self, store: RemoteStore, *, at_once: int = _AT_ONCE) -> None:
         self.store = store
-        self.at_once = at_once
+        self._turns = Turns(at_once)
         self.hedging: Hedging = ByPercentile()
         self.traffic = Traffic()
         self._first: deque[float] = deque(maxlen=_RECENT)
         """Seconds to the first byte, of recent answers; used in the loop's thread."""
         self._whole: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         """(when, seconds to the last byte), of recent answers; used in the loop's thread."""
-        self.running = 0
-        self._turns: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = itertools.count()
         self._resume_at = 0.0
         self._is_throttled = False
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards _loop and _thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def at_once(self) -> int:
+        """Most ranges under way together; may be changed at any time."""
+        return self._turns.at_once
+
+    @at_once.setter
+    def at_once(self, most: int) -> None:
+        self._turns.at_once = most
+
+    @property
+    def running(self) -> int:
+        """Ranges under way."""
+        return self._turns.running
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:  # Any: asyncio's own types
         """Run a coroutine in the reader's thread."""
@@ -140,15 +150,11 @@ class RangeReader:
         Raises:
             StoreError: no answer within the retry deadline, or a failure that is final: missing, refused, changed.
         """
-        await self._turn(want_by)
-        began = time.monotonic()
-        try:
+        async with self._turns.taken(want_by):
+            began = time.monotonic()
             answer = await self._hedged(name, start, length, version, want_by)
             self._whole.append((time.monotonic(), time.monotonic() - began))
             return answer
-        finally:
-            self.running -= 1
-            self._next()
 
     def percentiles(self) -> tuple[float, float]:
         """Return the median and the 98th percentile of the recent seconds to the first byte."""
@@ -171,37 +177,16 @@ class RangeReader:
             self._loop = self._thread = None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(self._cancel_all, loop)
-            thread.join(5)
-            if not thread.is_alive():
-                loop.close()
+            if thread is not threading.current_thread():  # a finaliser may run in any
+                thread.join(5)
+                if not thread.is_alive():
+                    loop.close()
 
     @staticmethod
     def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.call_later(0.05, loop.stop)  # they end first
-
-    async def _turn(self, want_by: float) -> None:
-        if self.running < self.at_once and not self._turns:
-            self.running += 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._turns, (want_by, next(self._count), turn))
-        self._next()  # the limit may have been raised meanwhile
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.running -= 1
-                self._next()
-            raise
-
-    def _next(self) -> None:
-        while self._turns and self.running < self.at_once:
-            _, _, turn = heapq.heappop(self._turns)
-            if not turn.done():
-                self.running += 1
-                turn.set_result(None)
 
     async def _hedged(self, name: str, start: int, length: int, version: str, want_by: float) -> Answer:
         self.traffic.requests += 1

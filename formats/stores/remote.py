@@ -34,16 +34,15 @@ _ERRNO: dict[Failure, int] = {
     "transient": errno.EIO,
     "throttled": errno.EIO,
 }
-# What a client's message says of itself: where it asked and how long that took, whose digits are no status.
-_ABOUT = re.compile(r"\S+://\S+| in [\d.]+ ?(?:ns|µs|ms|s)\b|Debug source.*", re.DOTALL)
-_THROTTLED = re.compile(r"\b(429|SlowDown|TooManyRequests|RequestLimitExceeded|ServerBusy)\b")
-_TRANSIENT = re.compile(
-    r"\b(50[0234]|408|timed? ?out|reset|refused|closed|broken pipe|incomplete|unexpected eof|dns)\b", re.IGNORECASE
-)
-_REFUSED = re.compile(
-    r"status code: 4(?!08|29)\d\d|builder error"
-)  # the request itself is at fault; the same again gets the same answer
-_AUTH = re.compile(r"\b(401|403|AccessDenied|ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch)\b")
+# A client's message names object, URL and time before it comes to the answer; only the answer's own wording says what failed, as
+# objects may be named anything ("429/AccessDenied.tar"). After the status comes the body: XML with a code, or JSON with a reason.
+_STATUS = re.compile(r"\bnon-2xx status code: (\d{3})\b")
+_CODE = re.compile(r"<Code>\s*(\w+)\s*</Code>|\"(?:reason|code)\":\s*\"(\w+)\"")
+_THROTTLED = {"SlowDown", "TooManyRequests", "RequestLimitExceeded", "ServerBusy", "rateLimitExceeded", "userRateLimitExceeded"}
+_AUTH = {"AccessDenied", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed"}
+_TRANSIENT = {"RequestTimeout", "InternalError", "ServiceUnavailable", "OperationTimedOut"}
+_NEVER_SENT = re.compile(r"\bbuilder error\b")  # the request itself is at fault; the same again ends the same
+_BROKEN_OFF = re.compile(r"\b(timed? ?out|reset|refused|closed|broken pipe|incomplete|unexpected eof|dns)\b", re.IGNORECASE)
 
 
 class RemoteStore:
@@ -269,25 +268,35 @@ class _ShortBody(ConnectionError):
 
 
 def classify(error: Exception) -> Failure:
-    """Put a client's exception into one of seven classes; unknown failures count as transient."""
-    name, text = type(error).__name__, _ABOUT.sub(" ", str(error))
+    """Put a client's exception into one of seven classes; what it does not explain counts as transient."""
+    name = type(error).__name__
     if isinstance(error, StoreError):
         return "permanent"
     if name == "AlreadyExistsError":
         return "exists"
     if name in ("PreconditionError", "NotModifiedError"):
         return "changed"
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or _AUTH.search(text):
+    status, code = _answer(str(error))
+    if code in _THROTTLED or status == 429:
+        return "throttled"
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or code in _AUTH or status in (401, 403):
         return "auth"
     if name == "NotFoundError" or isinstance(error, FileNotFoundError):  # a bucket that is not there is a mistake in the URL
-        return "permanent" if "NoSuchBucket" in text else "missing"
-    if _THROTTLED.search(text):
-        return "throttled"
-    if _REFUSED.search(text):
-        return "permanent"
-    if isinstance(error, (ConnectionError, TimeoutError)) or _TRANSIENT.search(text):
+        return "permanent" if code == "NoSuchBucket" else "missing"
+    if code in _TRANSIENT or status == 408 or status >= 500 or isinstance(error, (ConnectionError, TimeoutError)):
         return "transient"
-    return "transient" if name in ("GenericError", "JoinError") else "permanent"
+    if status or _NEVER_SENT.search(str(error)):
+        return "permanent"
+    return "transient" if name in ("GenericError", "JoinError") or _BROKEN_OFF.search(str(error)) else "permanent"
+
+
+def _answer(message: str) -> tuple[int, str]:
+    """Return (HTTP status, error code) that a store answered with, as far as a client's message says so; 0 and "" where not."""
+    message = message.partition("\n\nDebug source")[0]
+    status = _STATUS.search(message)
+    body = message[status.end() :] if status else message
+    code = _CODE.search(body)
+    return int(status[1]) if status else 0, (code[1] or code[2]) if code else ""
 
 
 def _entry(name: str, meta: Any) -> Entry:  # Any: obstore's ObjectMeta is a TypedDict that exists only for type checkers

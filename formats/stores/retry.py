@@ -2,7 +2,8 @@
 
 Transient failures (time-outs, resets, 5xx) and throttling (429, SlowDown) are tried again with exponential backoff and full
 jitter until the deadline; missing objects, refused credentials and changed versions are final at once. Backoff: Brooker,
-"Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+"Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A Retry-After header is not seen: obstore shows no headers of a
+failed answer, nor honours it itself; so a throttled request waits at least a second.
 """
 
 from __future__ import annotations

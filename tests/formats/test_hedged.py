@@ -188,7 +188,7 @@ def test_the_most_urgent_goes_first(made: Made) -> None:
     reader.at_once = 1
     first = ask(reader, 0, 10)
     futures = [ask(reader, 100 * k, 10, want_by=time.monotonic() + 1000 - k) for k in range(1, 6)]
-    while len(server.asked) < 1 or len(reader._turns) < 5:
+    while len(server.asked) < 1 or reader._turns.waiting < 5:
         time.sleep(0.01)
     server.release.set()
     for future in (first, *futures):

@@ -6,6 +6,8 @@ import errno
 import os
 import subprocess
 import sys
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +16,11 @@ import pytest
 
 from headway.formats import StoreError, UsageError
 from headway.formats.byte_locks import ByteLocks
-from headway.formats.next_uses import NextUses, PublishedUses, extent_keys, process_name
+from headway.formats.next_uses import REFRESH_S, NextUses, PublishedUses, extent_keys
+from headway.formats.process_name import LEASE_S, process_name
 from headway.formats.range_cache import EXTENT, CacheOptions, RangeCache
+
+from .test_process_name import CONTAINER, has_containers
 
 SHARD, OTHER = "ab" + "0" * 62, "cd" + "1" * 62
 SIZE = 1000
@@ -133,10 +138,99 @@ def test_a_dead_process_no_longer_counts(tmp_path: Path) -> None:
     cache = opened(tmp_path)
     publish_uses(cache, {0: 5})
     (found,) = cache.uses.glob("*.uses")
-    found.rename(found.with_name(f"999999999-1-{'0' * 16}.uses"))
+    found.rename(found.with_name(f"{named(999999999)}-{'0' * 16}.uses"))
     keys = extent_keys([bytes.fromhex(SHARD)], np.array([0], np.int64))
     assert NextUses(cache.uses).seconds(keys)[0] == np.inf
     assert list(cache.uses.iterdir()) == []
+
+
+def named(number: int, namespace: str = "") -> str:
+    """Name a process of today's boot as it would name itself."""
+    _, _, boot, own = process_name().split("-")
+    return f"{number}-1-{boot}-{namespace or own}"
+
+
+@pytest.mark.parametrize(("age_s", "counts"), [(0.0, True), (LEASE_S / 2, True), (2 * LEASE_S, False)])
+def test_a_process_of_another_container_counts_while_it_refreshes(tmp_path: Path, age_s: float, counts: bool) -> None:
+    cache = opened(tmp_path)
+    publish_uses(cache, {0: 5})
+    (found,) = cache.uses.glob("*.uses")
+    theirs = found.rename(found.with_name(f"{named(999999999, '4026539999')}-{'0' * 16}.uses"))
+    then = time.time() - age_s
+    os.utime(theirs, (then, then))
+    keys = extent_keys([bytes.fromhex(SHARD)], np.array([0], np.int64))
+    assert (NextUses(cache.uses).seconds(keys)[0] == 5.0) == counts
+    assert theirs.exists() == counts
+
+
+def test_uses_are_refreshed_once_a_minute(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    uses = publish_uses(cache, {0: 5})
+    (found,) = cache.uses.glob("*.uses")
+    os.utime(found, (1.0, 1.0))
+    uses.refresh()
+    assert found.stat().st_mtime == 1.0
+    uses._refreshed_s -= REFRESH_S
+    uses.refresh()
+    assert found.stat().st_mtime > 1.0
+    uses.close()
+
+
+LOOK = """
+import sys
+from pathlib import Path
+import numpy as np
+from headway.formats.next_uses import NextUses, extent_keys
+from headway.formats.range_cache import CacheOptions
+cache = CacheOptions(directory=Path(sys.argv[1]), limit_bytes=10_000).open()  # sweeps
+print(NextUses(cache.uses).seconds(extent_keys([bytes.fromhex(sys.argv[2])], np.array([0], np.int64)))[0])
+"""
+
+
+def test_two_containers_share_a_folder_and_leave_each_other_what_is_live(tmp_path: Path) -> None:
+    if not has_containers():
+        pytest.skip("this system lets us make no pid namespace")
+    cache = opened(tmp_path)
+    cache.publish(SHARD, 0, data_of(0))
+    uses = publish_uses(cache, {0: 5})
+    (lease,) = cache.uses.glob("*.uses")
+    half = cache.root / SHARD[:2] / SHARD / f".{process_name()}-1-0"
+    half.write_bytes(b"half")
+    done = subprocess.run(
+        [*CONTAINER, sys.executable, "-c", LOOK, str(cache.root), SHARD], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert float(done.stdout) == 5.0
+    assert lease.exists()
+    assert half.exists()
+    uses.close()
+
+
+def test_a_forked_child_leaves_its_parents_uses_alone(tmp_path: Path) -> None:
+    uses = publish_uses(opened(tmp_path), {0: 5})
+    child = os.fork()
+    if child == 0:
+        uses.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert uses._path.exists()
+    uses.close()
+    assert not uses._path.exists()
+
+
+def test_looking_uses_up_copies_no_table(tmp_path: Path) -> None:
+    cache = opened(tmp_path)
+    count = 500_000
+    keys = extent_keys([bytes.fromhex(SHARD)] * count, np.arange(count) // 5)
+    uses = PublishedUses(cache.uses, keys, np.arange(count), step_s=1.0)
+    uses.advance(7, 1.0)
+    seen, wanted = NextUses(cache.uses), extent_keys([bytes.fromhex(SHARD)] * 4, np.array([0, 1, 2, count], np.int64))
+    assert seen.seconds(wanted).tolist() == [np.inf, 0.0, 3.0, np.inf]  # steps 0–4, 5–9, 10–14; none
+    tracemalloc.start()
+    seen.seconds(wanted)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < count, "bytes: a table has 16 for each pair"
+    uses.close()
 
 
 def test_damaged_uses_are_ignored(tmp_path: Path) -> None:
@@ -186,7 +280,7 @@ def test_what_killed_processes_left_is_swept_and_what_live_ones_write_is_not(tmp
     cache = opened(tmp_path)
     cache.publish(SHARD, 0, data_of(0))
     folder = cache.root / SHARD[:2] / SHARD
-    dead, live = folder / ".999999999-1-5-0", folder / f".{process_name()}-6-0"
+    dead, live = folder / f".{named(999999999)}-5-0", folder / f".{process_name()}-6-0"
     elsewhere = cache.root / "ml" / "project" / ".pre-commit-config.yaml"
     elsewhere.parent.mkdir(parents=True)
     for path in (dead, live, elsewhere):
@@ -210,6 +304,43 @@ def test_a_full_or_broken_disk_is_no_error(tmp_path: Path, code: int, monkeypatc
     assert held(cache) == set()
     assert not list((cache.root / SHARD[:2] / SHARD).glob(".*"))
     assert cache.publish(SHARD, 0, data_of(0))
+
+
+@pytest.mark.parametrize("trouble", ["below a file", "no catalogue"])
+def test_where_there_can_be_no_cache_a_warning_says_so(tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "cache"
+    if trouble == "below a file":
+        root.write_bytes(b"mine")
+        root /= "cache"
+    else:
+        (root / "catalogue").mkdir(parents=True)
+        root.chmod(0o700)
+    assert CacheOptions(directory=root).open() is None
+    (said,) = caplog.messages
+    assert str(root) in said
+    assert "without a cache" in said
+    assert "\n" not in said
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$2" -c '
+import sys
+from pathlib import Path
+from headway.formats.range_cache import CacheOptions
+print(CacheOptions(directory=Path(sys.argv[1])).open())
+' "$1/cache"
+"""
+
+
+def test_a_read_only_folder_is_done_without(tmp_path: Path) -> None:
+    opened(tmp_path).publish(SHARD, 0, data_of(0))
+    if subprocess.run(["unshare", "--mount", "mount", "--bind", "/tmp", "/tmp"], capture_output=True).returncode:
+        pytest.skip("this system lets us mount nothing")
+    command = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "None\n")
+    assert "Read-only file system" in done.stderr
+    assert "CacheOptions(directory=" in done.stderr
 
 
 def test_a_limit_of_0_means_no_cache_and_below_is_refused(tmp_path: Path) -> None:

@@ -256,13 +256,72 @@ def test_a_server_that_ignores_ranges_is_refused(flaky: tuple[str, type[_Flaky]]
     [
         (ConnectionResetError("x"), "transient"),
         (TimeoutError("x"), "transient"),
-        (Exception("503 Slow: SlowDown"), "throttled"),
-        (Exception("<Code>ExpiredToken</Code>"), "auth"),
         (ValueError("what"), "permanent"),
+        (OSError("connection closed before message completed"), "transient"),
     ],
 )
 def test_classification(error: Exception, failure: str) -> None:
     assert classify(error) == failure
+
+
+ANSWERS = [
+    ("401", "", "auth"),
+    ("403", "<Error><Code>AccessDenied</Code></Error>", "auth"),
+    ("400", "<Error><Code>ExpiredToken</Code></Error>", "auth"),
+    ("400", "<Error><Code>InvalidArgument</Code></Error>", "permanent"),
+    ("400", "<Error><Code>RequestTimeout</Code></Error>", "transient"),
+    ("403", '{"error": {"errors": [{"reason": "rateLimitExceeded"}]}}', "throttled"),
+    ("404", "<Error><Code>NoSuchKey</Code></Error>", "missing"),
+    ("404", "<Error><Code>NoSuchBucket</Code></Error>", "permanent"),
+    ("408", "", "transient"),
+    ("412", "", "changed"),
+    ("416", "", "permanent"),
+    ("429", "", "throttled"),
+    ("500", "<Error><Message>AccessDenied by a proxy, status 403</Message></Error>", "transient"),
+    ("503", "<Error><Code>SlowDown</Code></Error>", "throttled"),
+    ("503", "", "transient"),
+]
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """Answers with the status and body that the first of `answers` says."""
+
+    answers: list[tuple[str, str]]
+
+    def do_GET(self) -> None:
+        status, body = self.answers[0]
+        self.send_response(int(status))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *args: Any) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.mark.parametrize("name", ["x.tar", "a/403/AccessDenied 429.tar", "status code: 401/SlowDown"])
+def test_only_the_answer_says_what_failed_and_never_the_name(name: str) -> None:
+    import obstore
+    from obstore.store import S3Store
+
+    answers = [("", "")]
+    handler = type("Refusing", (_Refusing,), {"answers": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as httpd:
+        httpd.daemon_threads = True
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        client = S3Store(
+            "sets",
+            endpoint=f"http://127.0.0.1:{httpd.server_port}",
+            skip_signature=True,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+        for status, body, failure in ANSWERS:
+            answers[0] = (status, body)
+            with pytest.raises(Exception) as caught:  # of the client's many types
+                obstore.get(client, name)
+            assert classify(caught.value) == failure, (status, body, str(caught.value))
+        httpd.shutdown()
 
 
 def test_urls_are_told_from_paths() -> None:
