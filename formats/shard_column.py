@@ -130,10 +130,15 @@ def take_rows(columns: Sequence[ShardColumn], places: RowPlaces, outs: Sequence[
         return
     try:
         _native(columns, places, outs, later=False)
+        return
     except IndexError:  # of shards not open so far, or in damaged chunks
         for column in columns:
-            column.touch(places)
+            column.open(places.shard)
+    try:
         _native(columns, places, outs, later=False)
+    except IndexError:
+        _say_damaged(columns, places)
+        raise
 
 
 def take_later(columns: Sequence[ShardColumn], places: RowPlaces, outs: Sequence[Array]) -> TakeLater:
@@ -160,8 +165,7 @@ class TakeLater:
         try:
             return self._take.wait(timeout_s)
         except IndexError:
-            for column in self._columns:
-                column.touch(self._places)
+            _say_damaged(self._columns, self._places)
             raise
 
 
@@ -172,6 +176,11 @@ def _native(columns: Sequence[ShardColumn], places: RowPlaces, outs: Sequence[Ar
         assert out.size == rows * math.prod(column.shape)
     homes = tuple(column.homes for column in columns)
     return kernel.take(columns[0].counts, homes, places.shard, places.row, tuple(outs), later=later)
+
+
+def _say_damaged(columns: Sequence[ShardColumn], places: RowPlaces) -> None:
+    for column in columns:
+        column.touch(places)
 
 
 def _take(places: RowPlaces, out: Array, column: ShardColumn) -> None:
