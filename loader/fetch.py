@@ -8,6 +8,7 @@ the next one's first steps are fetched. A payload that nobody foresaw (of a repl
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -126,6 +127,7 @@ class FetchAhead(Generic[B]):
         self._own: deque[float] = deque(maxlen=_RECENT)
         self._sizes: deque[int] = deque(maxlen=_RECENT)
         self._closed = False
+        self._pid = os.getpid()
         self._flight = InFlight()
         self._round: tuple[float, dict[RemoteSet, tuple[int, int]]] = (time.monotonic(), {})
         self._stores: set[RemoteSet] = set()
@@ -141,21 +143,34 @@ class FetchAhead(Generic[B]):
         self._asked, self._asked_s = self.first - (before.last - before._asked), before._asked_s
 
     def is_here(self, number: int) -> bool:
-        """Whether the bytes of a step are here, or will never be."""
+        """Whether a step is to be begun: its bytes are here, or they could not be fetched ahead and it is asked for now."""
         step = self._coming.get(number)
-        return self._closed or (step is not None and step.ended_ns > 0)
+        return self._closed or (step is not None and step.ended_ns > 0 and (step.error is None or number <= self._asked))
 
     def begin(self, step: int) -> Begun[B]:
-        """Begin a step, its bytes being here or soon."""
-        with within("store"), self._changed:
-            self._changed.wait_for(lambda: self.is_here(step), self._stall_s)
-            found = self._coming.get(step)
-        if found is None or not found.ended_ns:
-            raise StalledError(f"the bytes of batch {step} did not come within {self._stall_s:g} s; the store hangs")
+        """Begin a step, its bytes being here or soon; one that had failed before it was asked for is fetched again."""
+        with within("store"):
+            found = self._awaited(step)
+            if found.error is not None and found.ended_ns < 1e9 * self._asked_s and not self._closed:
+                self._let_go(found)
+                self._fetch(step)
+                found = self._awaited(step)
         if found.error is not None:
             raise found.error
         note("store", found.began_ns, found.ended_ns)
         return _Fetched(self.recipe.begun(step, found.planned, found.located), partial(self._let_go, found))
+
+    def _awaited(self, number: int) -> _Coming:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._has_ended(number), self._stall_s)
+            found = self._coming.get(number)
+        if found is None or not found.ended_ns:
+            raise StalledError(f"the bytes of batch {number} did not come within {self._stall_s:g} s; the store hangs")
+        return found
+
+    def _has_ended(self, number: int) -> bool:
+        step = self._coming.get(number)
+        return step is not None and step.ended_ns > 0
 
     def asked(self, number: int) -> None:
         """The consumer asks for batch `number`."""
@@ -165,6 +180,9 @@ class FetchAhead(Generic[B]):
             if self._delivered_s:
                 self._own.append(now - self._delivered_s)
             self._changed.notify_all()
+            step = self._coming.get(number)
+        if step is not None and step.error is not None and self.wake is not None:
+            self.wake()  # it may be begun now
 
     def delivered(self) -> None:
         """It got it."""
@@ -174,6 +192,11 @@ class FetchAhead(Generic[B]):
     def is_closed(self) -> bool:
         """Whether nobody wants its steps any more."""
         return self._closed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step that is still to be begun could not be fetched."""
+        return any(step.error is not None for step in list(self._coming.values()))
 
     def values(self) -> dict[str, float]:
         """Return what is chosen and held now, by its name in `metrics`."""
@@ -187,6 +210,8 @@ class FetchAhead(Generic[B]):
 
     def close(self) -> None:
         """End the thread and let go of everything that is held; harmless when repeated."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and not the thread
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -203,22 +228,7 @@ class FetchAhead(Generic[B]):
                     self._steer()
             if self._closed:
                 return
-            step = None
-            try:
-                self._prepare(number)
-                began = now_ns()
-                step = _Coming(number, *self.recipe.place(number), began)
-                with self._changed:
-                    self._coming[number] = step
-                self._ask_for(step)
-            except BaseException as error:  # whatever it is, the consumer gets it
-                if step is None:
-                    nothing: Any = None  # Any: a step that failed is never begun
-                    step = _Coming(number, nothing, nothing, now_ns())
-                    with self._changed:
-                        self._coming[number] = step
-                self._land(step, error=error)
-                return
+            self._fetch(number)
             self._steer()
         if self._then is not None:
             self._then(self)
@@ -226,6 +236,24 @@ class FetchAhead(Generic[B]):
             while not self._closed and self._asked < self.last:
                 self._changed.wait(_LOOK_S)
                 self._steer()
+
+    def _fetch(self, number: int) -> None:
+        """Look a step up and ask for its bytes; what fails is kept as the step's error."""
+        step = None
+        try:
+            self._prepare(number)
+            began = now_ns()
+            step = _Coming(number, *self.recipe.place(number), began)
+            with self._changed:
+                self._coming[number] = step
+            self._ask_for(step)
+        except BaseException as error:  # whatever it is, the consumer gets it
+            if step is None:
+                nothing: Any = None  # Any: a step that failed is never begun
+                step = _Coming(number, nothing, nothing, now_ns())
+                with self._changed:
+                    self._coming[number] = step
+            self._land(step, error=error)
 
     def _has_room(self, number: int) -> bool:
         """Whether one more step may be asked for; the caller holds the lock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -48,13 +49,14 @@ class EpochFetcher(Generic[B]):
         self._lock = threading.Lock()  # guards the two below
         self._next: FetchAhead[B] | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def begin(self, recipe: Callable[[], StepRecipe[B]], plan: Plan, *, first: int, last: int) -> FetchAhead[B]:
         """Return who fetches batches `first` to `last` of `plan`, started."""
         with self._lock:
             found, self._next = self._next, None
         if found is not None:
-            if _same(found.recipe.plan, plan) and (found.first, found.last) == (first, last):
+            if _same(found.recipe.plan, plan) and (found.first, found.last) == (first, last) and not found.has_failed:
                 found.budget_bytes = self._budget_bytes
                 self._publish(found)
                 return found
@@ -83,6 +85,8 @@ class EpochFetcher(Generic[B]):
 
     def close(self) -> None:
         """End what was begun for an iterator that will not come."""
+        if os.getpid() != self._pid:
+            return  # a forked child has the object, and none of the threads
         with self._lock:
             found, self._next, self._closed = self._next, None, True
         if found is not None:

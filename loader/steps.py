@@ -50,7 +50,7 @@ class StepRecipe(Generic[B]):
         self._first_slot = rank * batch_size * accumulate
         self.width, self.accumulate = batch_size * accumulate, accumulate
         """Slots of a rank; micro-batches a step."""
-        self._ahead: _Ahead | None = None  # used by whoever plans, one thread at a time
+        self._ahead: _Ahead | None = None  # replaced whole: two threads that look up at once do so twice at worst
         self._grow = 1
         self.most_ahead = _AHEAD_ITEMS
         """Steps planned in one go; fewer where finding rows means fetching them."""
