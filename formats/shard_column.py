@@ -119,7 +119,9 @@ class ShardColumn:
 
 
 def take_rows(columns: Sequence[ShardColumn], places: RowPlaces, outs: Sequence[Array]) -> None:
-    """Fill each of `outs` (n, *shape), contiguous, with its column's rows at `places`; the columns are of one timeline.
+    """Fill each of `outs`, contiguous, of any shape with n rows in it, with its column's rows at `places`.
+
+    The columns are of one timeline.
 
     Raises:
         CorruptShard: a row lies in a chunk that is not what was packed.
@@ -185,6 +187,7 @@ def _say_damaged(columns: Sequence[ShardColumn], places: RowPlaces) -> None:
 
 def _take(places: RowPlaces, out: Array, column: ShardColumn) -> None:
     shards, rows = places.shard, places.row
+    out = out.reshape(len(rows), *column.shape)
     if len(rows) and np.all(shards == shards[0]):
         part = column.part(int(shards[0]))
         part.touch(rows)

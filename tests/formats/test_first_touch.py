@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headway.formats import CorruptShard, PackOptions, kernel, open_set, pack
 from headway.formats.integrity import CHUNK, ChunkedFile, MappedFile, chunk_sums
-from headway.formats.shard_column import take_later
+from headway.formats.shard_column import take_later, take_rows
 from tests.formats.ramp import ramp_spec
 
 POSE = "ego_to_world"
@@ -98,6 +98,15 @@ def test_a_flipped_bit_anywhere_in_the_file_changes_no_value_that_is_read(poses:
             except CorruptShard:
                 raised += 1
     assert raised > 50
+
+
+@pytest.mark.parametrize("at", [[3], [3, 900, 901, 5], []])
+def test_rows_fill_memory_of_any_shape(poses: Path, path_taken: str, at: list[int]) -> None:
+    with open_set(poses) as packed:
+        ego = packed.timeline("ego")
+        out = np.empty((len(at), 1, 7))
+        take_rows([ego.column(POSE)], ego.places(np.array(at, np.int64)), [out])
+        assert np.array_equal(out[:, 0], ego.take(POSE, np.array(at, np.int64)))
 
 
 def test_one_row_costs_no_look_at_the_others(poses: Path, path_taken: str) -> None:
