@@ -2,7 +2,7 @@
 
 A small file in a private directory is mapped by all ranks of a job on a node; each writes its own 64-byte slot and reads all.
 Nobody locks: a slot has one writer, its fields are aligned words, and a number read half a step late is late by that much.
-What a rank gets of the node's threads and requests is `pace.shares` of what is read. Ranks that died, or said nothing for
+What a rank gets of the node's threads is `pace.shares` of what is read. Ranks that died, or said nothing for
 seconds, ask for nothing. Where no such file can be had, each rank is alone and takes its fixed share.
 """
 
@@ -33,8 +33,8 @@ log = logging.getLogger("headway")
 # `spoke` is written last and read first. All times are CLOCK_MONOTONIC, which the processes of a machine share.
 _SLOT: Final = np.dtype(
     {
-        "names": ["pid", "began", "deadline_s", "work_s", "decode", "requests", "spoke_s"],
-        "formats": ["i8", "i8", "f8", "f8", "i8", "i8", "f8"],
+        "names": ["pid", "began", "deadline_s", "work_s", "decode", "spoke_s"],
+        "formats": ["i8", "i8", "f8", "f8", "i8", "f8"],
         "itemsize": 64,
     }
 )
@@ -77,26 +77,27 @@ class Seat:
         """Whose seat this is."""
         return self._own
 
-    def say(self, now_s: float, *, deadline_s: float, work_s: float, decode: int, requests: int = 0, waits: bool = False) -> None:
+    def say(self, now_s: float, *, deadline_s: float, work_s: float, decode: int, waits: bool = False) -> None:
         """Publish what this rank needs.
 
         Args:
             deadline_s: when the first batch that is not ready will be asked for.
             work_s: the work left on it.
-            decode: threads it could use, and `requests`.
+            decode: threads it could use.
             waits: the consumer is blocked until that batch is there, and will say nothing meanwhile.
         """
         slot = self._slots[self._own : self._own + 1]
-        slot["deadline_s"], slot["work_s"], slot["decode"], slot["requests"] = deadline_s, work_s, decode, requests
+        slot["deadline_s"], slot["work_s"], slot["decode"] = deadline_s, work_s, decode
         slot["spoke_s"] = np.inf if waits else now_s
 
     def decode_threads(self, now_s: float, slots: int) -> int:
         """Return this rank's share of the node's `slots` decode threads; 0: it asks for none, or there are fewer than ranks."""
-        return self._share(now_s, "decode", slots)
-
-    def requests(self, now_s: float, slots: int) -> int:
-        """Return this rank's share of the node's `slots` requests in flight."""
-        return self._share(now_s, "requests", slots)
+        self._look(now_s)
+        table = self._slots.copy()
+        heard = self._alive & (now_s - table["spoke_s"] < _SILENT_S)
+        demand = np.where(heard, np.clip(table["decode"], 0, slots), 0)
+        urgent = slack(table["deadline_s"], now_s, table["work_s"])
+        return int(shares(urgent, demand, slots)[self._own])
 
     def share(self) -> Seat:
         """Return this seat for one more user, who closes it, too."""
@@ -120,14 +121,6 @@ class Seat:
         if is_last:
             with contextlib.suppress(OSError):
                 self._path.unlink()
-
-    def _share(self, now_s: float, what: str, slots: int) -> int:
-        self._look(now_s)
-        table = self._slots.copy()
-        heard = self._alive & (now_s - table["spoke_s"] < _SILENT_S)
-        demand = np.where(heard, np.clip(table[what], 0, slots), 0)
-        urgent = slack(table["deadline_s"], now_s, table["work_s"])
-        return int(shares(urgent, demand, slots)[self._own])
 
     def _look(self, now_s: float) -> None:
         """See which ranks live: a process of the same number that began at another time is somebody else."""

@@ -37,13 +37,12 @@ def test_the_late_rank_gets_what_others_do_not_need(private: Path) -> None:
 
 def test_slack_shrinks_while_a_rank_says_nothing_until_it_is_taken_for_absent(private: Path) -> None:
     quiet, talking = seats(private / "ranks", 2)
-    quiet.say(10.0, deadline_s=11.0, work_s=0.0, decode=2, requests=8)
+    quiet.say(10.0, deadline_s=11.0, work_s=0.0, decode=2)
     for now, expected in ((10.5, 1), (12.0, 2), (16.0, 0)):
         talking.say(now, deadline_s=now + 0.3, work_s=0.0, decode=2)
         assert quiet.decode_threads(now, 3) == expected
     quiet.say(10.0, deadline_s=11.0, work_s=0.0, decode=2, waits=True)  # it is blocked, and the most urgent of all
     assert quiet.decode_threads(100.0, 3) == 2
-    assert talking.requests(10.0, 8) == 0
     quiet.close()
     talking.close()
 
