@@ -103,7 +103,7 @@ class ShardBuilder:
         self._stamps: list[NDArray[np.int64]] = []
         self._parts: list[tuple[DriveShare, NDArray[np.int64]]] = []
         self._drive: DriveShare | None = None
-        self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow", behind=kind == "tar")
+        self._out = HashedWriter(directory / f"{stem}.tmp", sums=kind == "arrow", behind=True)
         self._tar = TarWriter(self._out) if kind == "tar" else None
 
     @property

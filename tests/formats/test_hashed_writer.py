@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import resource
 import signal
 import tempfile
@@ -77,6 +79,45 @@ def test_a_refused_write_is_raised_and_leaves_no_file_and_no_thread(tmp_path: Pa
         _write(tmp_path / "file", 2 * file_limit // CHUNK, behind=behind)
     assert not list(tmp_path.iterdir())
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_refused_sync_is_raised_and_leaves_no_file_and_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    threads = threading.active_count()
+    monkeypatch.setattr(os, "fsync", refuse)
+    out = HashedWriter(tmp_path / "file", behind=behind)
+    for _ in range(10):
+        out.write(bytes(CHUNK))
+    with pytest.raises(OSError, match="Input/output error"):
+        out.close()
+    out.discard()
+    assert not list(tmp_path.iterdir())
+    assert threading.active_count() == threads
+
+
+def test_a_bounded_number_of_bytes_waits_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, written, most, work = os.writev, 0, 0, bytes(4 << 20)
+
+    def put_slowly(descriptor: int, views: list[memoryview]) -> int:
+        nonlocal written, most
+        hashlib.sha256(work)  # takes longer than handing a chunk over, and lets the caller run
+        most = max(most, out.bytes - written)
+        done = put(descriptor, views)
+        written += done
+        return done
+
+    monkeypatch.setattr(os, "writev", put_slowly)
+    with HashedWriter(tmp_path / "file", behind=True) as out:
+        for _ in range(40):
+            out.write(bytes(CHUNK))
+    # Behind: what may wait and the batch that reached that bound; beside it the one that waits to be handed over.
+    assert CHUNK < most <= hashed_writer._IN_FLIGHT + 2 * CHUNK
+    assert (tmp_path / "file").stat().st_size == 40 * CHUNK
 
 
 def test_discarding_half_way_leaves_nothing(tmp_path: Path) -> None:
