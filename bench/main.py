@@ -13,6 +13,7 @@ from ..formats import UsageError
 from ..tools.console import human_bytes, human_time, report, say
 from ..tools.progress import Bar
 from .node_commands import image_size, register
+from .peer_commands import CacheOption, cache_of
 
 __all__ = ["app"]
 
@@ -154,6 +155,7 @@ def _pack(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds with every writer in each; the median counts.")] = 3,
     scratch: Annotated[Path | None, typer.Option(metavar="DIR", help="Disk to write on; by default the temporary one.")] = None,
     sweeps: Annotated[list[Path] | None, typer.Option("--sweep", metavar="FILE", help="A raw sweep to size, repeatable.")] = None,
+    cache: CacheOption = None,
     json_path: JsonOption = None,
 ) -> None:
     import tempfile
@@ -170,7 +172,7 @@ def _pack(
         if data is None:
             data = Path(name, "data")
             make_data(workload("W1", samples=100), data)
-        writers, absent = contenders(data, Path(name))
+        writers, absent = contenders(data, Path(name), cache_of(cache) / "environments", say=report)
         for each in measure_pack(writers, Path(name), rounds=rounds):
             times.append(each)
             report(f"{each.name:<28} {each.wall_s:7.2f} s, {each.cpu_s:6.2f} s of CPU")
@@ -179,13 +181,13 @@ def _pack(
     say(f"{'writer':<28} {'MB/s':>8} {'CPU s':>7} {'× TarWriter':>12} {'× cp':>6}")
     for row in rows:
         say(f"{row['writer']:<28} {row['mb_s']:>8} {row['cpu_s']:>7} {row['times_tarwriter']!s:>12} {row['times_cp']:>6}")
-    for missing in absent:
-        say(f"{missing:<28} not installed here")
+    for missing, reason in absent.items():
+        say(f"{missing:<28} {reason}")
     sizes = [row for path in sweeps or () for row in measure_points(path.name, read_sweep(path), repeats=1)]
     for row in sizes:
         say(f"{row['sweep']!s:<28} {row['codec']!s:<24} {row['bytes']:>9} bytes, ratio {row['ratio']}")
     if json_path is not None:
-        settings: dict[str, Value] = {"data": str(data), "rounds": rounds, "payload_bytes": size, "absent": absent}
+        settings: dict[str, Value] = {"data": str(data), "rounds": rounds, "payload_bytes": size, "absent": sorted(absent)}
         wall = time.monotonic() - started
         write_result(Result(bench="pack", rows=[*rows, *sizes], conditions=settings, wall_s=wall, noise=meter.noise), json_path)
 

@@ -7,22 +7,24 @@ What the others leave out, headway does: it hashes each payload, each shard twic
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import resource
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from ..formats import UsageError
 from ..formats.adapters import SourceSpec
 from ..formats.pack_options import PackOptions
 from ..formats.packer import pack
-from .peers.contract import Run
+from .peer_environment import environment_of
+from .peer_process import run_in
 from .peers.registry import load_peer
 from .peers.samples import FileSamples, Stored
 from .result import Value
@@ -32,7 +34,11 @@ __all__ = ["PackTime", "contenders", "measure_pack", "payload_bytes", "summarise
 
 _TAR, _COPY = "webdataset TarWriter", "cp -r"
 _PEERS: Final = {_TAR: ("webdataset", "webdataset"), "MosaicML MDSWriter": ("mosaicml-streaming", "streaming")}
-"""Row → peer, and the module it needs in this environment."""
+"""Row → peer, and the module that holds its writer."""
+_PEER_LIMIT_S: Final = 900.0
+
+Writer = Callable[[Path], tuple[float, float]]
+"""Writes everything into an empty place; returns the seconds it took, and those of CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +54,36 @@ class PackTime:
     """Written, as the directory holds them."""
 
 
-def contenders(data: Path, scratch: Path) -> tuple[dict[str, Callable[[Path], None]], list[str]]:
-    """Return a writer per name, each called with an empty place, and the peers that are not installed here.
+def contenders(
+    data: Path, scratch: Path, environments: Path, *, say: Callable[[str], None]
+) -> tuple[dict[str, Writer], dict[str, str]]:
+    """Return a writer per name, and why there is none of a peer that cannot be installed.
 
-    The files for `cp` are laid out under `scratch` first, one a payload.
+    The files for `cp` are laid out under `scratch` first, one a payload. Peers write in a process of their own, in this
+    environment where they are installed here, else in theirs under `environments`; the time of its start does not count.
     """
     stored = Stored(data)
     files = scratch / "files"
     if not files.exists():
         FileSamples.write(stored, files)
-    found: dict[str, Callable[[Path], None]] = {}
+    found: dict[str, Writer] = {}
     found["headway arrow"] = _headway(data, "arrow", None)
     found["headway tar"] = _headway(data, "tar", None)
     found["headway arrow, 1 worker"] = _headway(data, "arrow", 1)
-    absent = []
+    absent = {}
     for name, (peer, module) in _PEERS.items():
-        if importlib.util.find_spec(module) is None:
-            absent.append(name)
+        try:
+            here = importlib.util.find_spec(module) is not None
+            python = Path(sys.executable) if here else environment_of(load_peer(peer), environments, say=say)
+        except UsageError as error:
+            absent[name] = str(error)
         else:
-            importlib.import_module(module)
-            found[name] = _peer(peer, stored.name, data)
-    found[_COPY] = lambda place: _run("cp", "-r", str(files), str(place))
+            found[name] = _peer(peer, stored.name, data, python, scratch / "peer.log")
+    found[_COPY] = _timed(lambda place: _run("cp", "-r", str(files), str(place)))
     return found, absent
 
 
-def measure_pack(writers: Mapping[str, Callable[[Path], None]], scratch: Path, *, rounds: int) -> Iterator[PackTime]:
+def measure_pack(writers: Mapping[str, Writer], scratch: Path, *, rounds: int) -> Iterator[PackTime]:
     """Yield each contender's time, round after round; `scratch` decides which disk is written."""
     for number in range(rounds):
         names = list(writers)
@@ -81,12 +92,10 @@ def measure_pack(writers: Mapping[str, Callable[[Path], None]], scratch: Path, *
             place = scratch / "out"
             shutil.rmtree(place, ignore_errors=True)
             _run("sync", "-f", str(scratch))
-            started, cpu = time.monotonic(), _cpu_s()
-            writers[name](place)
-            _run("sync", "-f", str(scratch))
-            wall, cpu = time.monotonic() - started, _cpu_s() - cpu
+            wall, cpu = writers[name](place)
+            sync_s, sync_cpu_s = _timed(lambda place: _run("sync", "-f", str(place)))(scratch)
             size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-            yield PackTime(name=name, wall_s=wall, cpu_s=cpu, bytes=size)
+            yield PackTime(name=name, wall_s=wall + sync_s, cpu_s=cpu + sync_cpu_s, bytes=size)
         shutil.rmtree(scratch / "out", ignore_errors=True)
 
 
@@ -121,7 +130,7 @@ def payload_bytes(data: Path) -> int:
     return total
 
 
-def _headway(data: Path, kind: Literal["arrow", "tar"], workers: int | None) -> Callable[[Path], None]:
+def _headway(data: Path, kind: Literal["arrow", "tar"], workers: int | None) -> Writer:
     spec = SourceSpec(kind=SPEC_KIND, path=str(data))
     # Shards small enough that every worker gets some of a workload of a few hundred megabytes.
     options = PackOptions(format=kind, workers=workers, shard_bytes=64_000_000)
@@ -129,12 +138,27 @@ def _headway(data: Path, kind: Literal["arrow", "tar"], workers: int | None) -> 
     def write(place: Path) -> None:
         pack(spec, place, options)
 
+    return _timed(write)
+
+
+def _peer(peer: str, workload: str, data: Path, python: Path, log: Path) -> Writer:
+    def write(place: Path) -> tuple[float, float]:
+        task = {"do": "pack", "peer": peer, "workload": workload, "data": str(data), "packed": str(place)}
+        figures = run_in(python, "measure_one", task, log, limit_s=_PEER_LIMIT_S)
+        if "error" in figures:
+            raise UsageError(f"{peer} cannot write {str(data)!r}: {figures['error']}")
+        return figures["pack_s"], figures["pack_cpu_s"]
+
     return write
 
 
-def _peer(name: str, workload: str, data: Path) -> Callable[[Path], None]:
-    peer = load_peer(name)
-    return lambda place: peer.pack(Run(workload, data, place))
+def _timed(write: Callable[[Path], None]) -> Writer:
+    def timed(place: Path) -> tuple[float, float]:
+        started, cpu = time.monotonic(), _cpu_s()
+        write(place)
+        return time.monotonic() - started, _cpu_s() - cpu
+
+    return timed
 
 
 def _run(*command: str) -> None:

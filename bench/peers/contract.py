@@ -55,6 +55,8 @@ class Peer:
     """Workload → why this peer cannot do it."""
     packs_like: str = ""
     """Name of the peer whose packed files this one reads (then `pack` adds to them)."""
+    imports: Callable[[], object] = lambda: None
+    """Imports what `pack` needs, so that packing is timed without it."""
     resumable: Callable[[Run], Resumable] | None = None
     """Opens W3 as a user who wants to resume would; None: it keeps no state."""
     note: str = ""

@@ -38,14 +38,18 @@ def _without_torchvision_operators() -> None:
         _keep.append(library)
 
 
-def _pack(run: Run, *, compression: str | None = None) -> None:
+def _writer() -> Any:
     _without_torchvision_operators()
     from streaming import MDSWriter
 
+    return MDSWriter
+
+
+def _pack(run: Run, *, compression: str | None = None) -> None:
     shutil.rmtree(run.packed, ignore_errors=True)
     stored = Stored(run.data)
     cameras = {name: "bytes" for name in stored[0] if name.startswith("cam")}
-    with MDSWriter(out=str(run.packed), columns=cameras | _COLUMNS[run.workload], compression=compression) as sink:
+    with _writer()(out=str(run.packed), columns=cameras | _COLUMNS[run.workload], compression=compression) as sink:
         for index in range(len(stored)):
             sample = stored[index]
             if run.workload == "W3":
@@ -94,6 +98,7 @@ PEER = Peer(
     requirements=("mosaicml-streaming==0.13.0", "transformers>=4.50"),
     settings=_settings,
     pack=_pack,
+    imports=_writer,
     open=_open,
     resumable=_resumable,
 )

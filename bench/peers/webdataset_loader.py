@@ -18,15 +18,20 @@ SHARD_SAMPLES = {"W1": 50, "W2": 500, "W3": 10_000, "W4": 50}
 SHUFFLE_BUFFER = {"W1": 50, "W2": 1000, "W3": 5000, "W4": 50}
 
 
+def _writer() -> Any:
+    import webdataset
+
+    return webdataset.TarWriter
+
+
 def write_tars(run: Run) -> None:
     """Write a workload as WebDataset tars: arrays as raw float32, numbers as JSON."""
-    import webdataset as wds
-
+    writer = _writer()
     stored = Stored(run.data)
     run.packed.mkdir(parents=True, exist_ok=True)
     for start in range(0, len(stored), SHARD_SAMPLES[run.workload]):
         path = run.packed / f"{start // SHARD_SAMPLES[run.workload]:05d}.tar"
-        with wds.TarWriter(str(path)) as sink:
+        with writer(str(path)) as sink:
             for index in range(start, min(len(stored), start + SHARD_SAMPLES[run.workload])):
                 record: dict[str, Any] = {"__key__": f"{index:07d}"}
                 numbers = {}
@@ -88,4 +93,11 @@ def _settings(workload: str) -> list[Setting]:
     return workers(workload)
 
 
-PEER = Peer(name="webdataset", requirements=("webdataset==1.0.2",), settings=_settings, pack=write_tars, open=_open)
+PEER = Peer(
+    name="webdataset",
+    requirements=("webdataset==1.0.2",),
+    settings=_settings,
+    pack=write_tars,
+    imports=_writer,
+    open=_open,
+)
