@@ -238,8 +238,9 @@ def test_two_processes_download_each_byte_once(place: Place, tmp_path: Path) -> 
 
     program = (
         "import sys\nfrom pathlib import Path\nfrom headway.formats.packed_set import open_set\n"
-        "from headway.formats.range_cache import CacheOptions\n"
+        "from headway.formats.range_cache import CacheOptions\nfrom headway.formats.stores.hedged import ByPercentile\n"
         "with open_set(sys.argv[1], cache=CacheOptions(directory=Path(sys.argv[2]))) as packed:\n"
+        "    packed.remote.reader.hedging = ByPercentile(0)\n"  # a second request would be for the same bytes
         "    for sensor in packed.schema.sensors:\n"
         "        timeline = packed.timeline(sensor.name)\n"
         "        for row in range(len(timeline) if sensor.codec else 0):\n"
