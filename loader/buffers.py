@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from ..formats import StalledError, UsageError
 
-__all__ = ["SMALL_BYTES", "BufferPool", "block_bytes"]
+__all__ = ["POLL_S", "SMALL_BYTES", "BufferPool", "block_bytes"]
 
 SMALL_BYTES: Final = 64 << 10
 """Arrays below this are left to malloc, which recycles them without page faults."""
 
 _PRIVATE: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_POLL_S: Final = 0.002  # a finaliser must not notify (it may run inside any lock), so who waits for memory looks again
+POLL_S: Final = 0.002
+"""A finaliser must not notify (it may run inside any lock), so who waits for memory looks again."""
 
 
 class BufferPool:
@@ -88,7 +89,7 @@ class BufferPool:
             waited = time.monotonic() - started
             if timeout_s is not None and waited > timeout_s:
                 raise StalledError(self.why(what, waited))
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def try_lease(self, sizes: Sequence[int]) -> list[NDArray[np.uint8]] | None:
         """Return the same as `lease`, or None where it would have to wait."""

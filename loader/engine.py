@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import StalledError, UsageError, WorkerDied
-from .buffers import SMALL_BYTES, BufferPool, block_bytes
+from .buffers import POLL_S, SMALL_BYTES, BufferPool, block_bytes
 from .cores import Claim
 from .draft import Task, Work
 from .stall import Stage, Trail, now_ns
@@ -51,6 +51,11 @@ class Begun(Protocol[B_co]):
     @property
     def sizes(self) -> Sequence[int]:
         """Bytes of each piece of batch memory that the step needs."""
+        ...
+
+    @property
+    def changes(self) -> bool:
+        """After all tasks: whether `finish` will let go of the memory, and the step is to be redone."""
         ...
 
     def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> Sequence[Task]:
@@ -83,6 +88,8 @@ class Step(Generic[B]):
     error: BaseException | None = None
     done: bool = False
     waits_for_memory: str = ""
+    is_redone: bool = False
+    """It has let go of its memory, or is about to, and needs as much again: nothing for later steps until it has it."""
     trail: Trail = field(default_factory=Trail)
     submitted_ns: int = 0
     """When its tasks could first be worked on."""
@@ -357,13 +364,24 @@ class Engine(Generic[B]):
         assert begun is not None
         self._check_budget(begun)
         step.trail.begin("memory")
-        memory = self._try_lease(begun)
-        if memory is None:
+        while (memory := self._in_turn(step)) is None:
             step.waits_for_memory = begun.what
-            memory = self._lease(begun, timeout_s=None)
-            step.waits_for_memory = ""
+            time.sleep(POLL_S)
+        step.waits_for_memory = ""
         step.trail.end()
         return memory
+
+    def _in_turn(self, step: Step[B]) -> list[NDArray[np.uint8]] | None:
+        """Return memory for a step if there is some that no earlier one is waiting for; empty if we are closed."""
+        with self._changed:
+            if self._closed:
+                return []
+            if any(earlier.is_redone for earlier in self._steps if earlier.number < step.number):
+                return None
+            assert step.begun is not None
+            memory = self._try_lease(step.begun)
+            step.is_redone = step.is_redone and memory is None
+            return memory
 
     def _submit(self, step: Step[B], memory: list[NDArray[np.uint8]]) -> None:
         if self._closed:
@@ -391,6 +409,7 @@ class Engine(Generic[B]):
             step.left -= 1
             if step.left or step.done:
                 return
+            step.is_redone = step.begun is not None and step.begun.changes
         try:
             assert step.begun is not None
             step.trail.begin("assemble")

@@ -116,6 +116,7 @@ class _ReceivedStep:
         self._recipe, self._number = recipe, number
         self.what = f"batch {number}"
         self.sizes: Sequence[int] = ()
+        self.changes = False
         self._contents: Sample = {}
 
     def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> Sequence[Task]:

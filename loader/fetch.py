@@ -423,6 +423,11 @@ class _Fetched(Generic[B]):
         """Bytes of each piece of batch memory that the batch needs."""
         return self._begun.sizes
 
+    @property
+    def changes(self) -> bool:
+        """Whether it is to be made again."""
+        return self._begun.changes
+
     def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> Sequence[Task]:
         """Return the work, given memory of `sizes`."""
         return self._begun.tasks(memory)

@@ -137,6 +137,11 @@ class _Begun(Generic[B]):
         """Bytes of each piece of batch memory that the batch needs."""
         return [size for part in self._prepared for size in part.sizes]
 
+    @property
+    def changes(self) -> bool:
+        """Whether samples failed, so that others take their places or none."""
+        return bool(self._draft.failures)
+
     def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> Sequence[Task]:
         """Return the work, given memory of `sizes`."""
         return self._recipe.assembler.tasks(self._draft, self._prepared, memory)

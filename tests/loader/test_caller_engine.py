@@ -71,6 +71,10 @@ class Begun:
     def never(self) -> None:
         raise AssertionError("what can be started is not run")
 
+    @property
+    def changes(self) -> bool:
+        return self.redo > 0
+
     def finish(self) -> NDArray[np.uint8] | None:
         if self.redo:
             self.redo -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,6 +34,9 @@ class Numbers:
         self.begun.append(step)
         return Begun(self, step)
 
+    def let_go(self, step: int) -> None:
+        """A step that is to be redone has no memory now."""
+
 
 class Begun:
     def __init__(self, recipe: Numbers, step: int) -> None:
@@ -49,9 +53,15 @@ class Begun:
             self.recipe.hook(self.step, number)
         self.memory[number :: self.recipe.task_count] = self.step % 251
 
+    @property
+    def changes(self) -> bool:
+        return self.redo > 0
+
     def finish(self) -> NDArray[np.uint8] | None:
         if self.redo:
             self.redo -= 1
+            del self.memory
+            self.recipe.let_go(self.step)
             return None
         return self.memory
 
@@ -172,6 +182,27 @@ def test_an_error_while_planning_is_raised() -> None:
 
     with pytest.raises(LookupError, match="no plan"):
         engine_of(Bad(), 3).next()
+
+
+def test_memory_of_a_step_that_is_redone_is_not_for_later_ones() -> None:
+    """The consumer keeps a batch, and there is memory for two: whoever took the other would wait for the step without."""
+
+    class Once(Numbers):
+        def begin(self, step: int) -> Begun:
+            self.redo = int(step == 1)
+            return super().begin(step)
+
+        def let_go(self, step: int) -> None:
+            while 2 not in self.begun:
+                time.sleep(0.001)
+            time.sleep(0.05)  # the next step's thread looks for memory every 2 ms
+
+    engine = engine_of(Once(), 4, prefetch=1, blocks=2, stall_s=2)
+    kept = engine.next()
+    for step in range(1, 4):
+        kept = engine.next()
+        assert (kept == step).all()
+    engine.close()
 
 
 def test_a_hang_is_told_with_the_stack_and_what_was_being_done() -> None:

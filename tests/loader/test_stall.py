@@ -87,7 +87,7 @@ class Steps:
 class Begun:
     def __init__(self, recipe: Steps, step: int) -> None:
         self.recipe, self.step = recipe, step
-        self.what, self.sizes = f"batch {step}", [SIZE]
+        self.what, self.sizes, self.changes = f"batch {step}", [SIZE], False
 
     def tasks(self, memory: Sequence[NDArray[np.uint8]]) -> list[Task]:
         self.memory = memory[0]
