@@ -82,6 +82,9 @@ def made_images(height: int = 360, width: int = 640) -> dict[str, bytes]:
         made[name] = bytes(cv2.imencode(".jpg", picture, [flag, value])[1])
     plain = made["4:2:0"]
     made["trailing bytes"] = plain + bytes(100)
+    made["no end marker"] = plain[:-2]
+    tables = plain.index(b"\xff\xdb")
+    made["bytes between segments"] = plain[:tables] + b"\x55" * 5 + plain[tables:]
     tag = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
     made["EXIF orientation"] = plain[:2] + b"\xff\xe1" + (len(tag) + 2).to_bytes(2, "big") + tag + plain[2:]
     made["16-bit tables"] = _with_wide_tables(plain)

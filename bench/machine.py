@@ -27,6 +27,7 @@ QUIET_CORES: Final = 0.35
 
 _LIBRARIES: Final = (
     "headway", "numpy", "pyarrow", "torch", "simplejpeg", "opencv-python-headless", "zstandard", "xxhash",
+    "nvidia-dali-cuda120", "nvidia-nvimgcodec-cu12", "torchvision", "triton",
 )  # fmt: skip
 
 

@@ -34,7 +34,11 @@ MISMATCH: Final = 4
 # Below this rest scale a plain bilinear step skips source pixels visibly; the image is then sampled twice as densely and
 # averaged 2 × 2 (tests/loader/test_decode.py holds the PSNR against an area reference).
 _BILINEAR_FROM: Final = 0.75
-_JUNK_AT_END: Final = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+_JUNK: Final = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
+_NO_END: Final = "Premature end of JPEG file"
+_END: Final = b"\xff\xd9"
+_MENDS: Final = 4
+"""Harmless oddities of one file that are looked past; libjpeg names one at a time."""
 
 
 @dataclass(slots=True)
@@ -180,15 +184,15 @@ class PortableDecoder:
             min_width=small[1] if shrink > 1 else 0,
             buffer=self._scratch("jpeg", (*small, 3)),
         )
-        try:
-            return decode(data), shrink
-        except ValueError as error:
-            # A mere oddity, if it is the only one: without those bytes nothing is left to complain about.
-            junk = _JUNK_AT_END.search(str(error))
-            if junk is None:
-                raise
-            end = bytes(data).rindex(b"\xff\xd9")
-            return decode(bytes(data[: end - int(junk[1])]) + bytes(data[end:])), shrink
+        for _ in range(_MENDS):
+            try:
+                return decode(data), shrink
+            except ValueError as error:
+                mended = _mended(data, str(error))
+                if mended is None:
+                    raise
+                data = memoryview(mended)
+        return decode(data), shrink
 
     def _warp(
         self, picture: NDArray[np.uint8], affine: NDArray[np.float64], width: int, height: int, fill: int
@@ -222,6 +226,23 @@ class PortableDecoder:
             held = np.empty(need, np.uint8)
             setattr(self._local, purpose, held)
         return held[:need].reshape(shape)
+
+
+def _mended(data: memoryview, said: str) -> bytes | None:
+    """Return a JPEG without what a strict decoder complained of, if pixels do not depend on it; what else is wrong shows then."""
+    if _NO_END in said:
+        return bytes(data) + _END  # where pixels are missing, too, the decoder says something else now
+    junk = _JUNK.search(said)
+    if junk is None:
+        return None
+    whole, count = bytes(data), int(junk[1])
+    if bytes.fromhex(junk[2]) == _END[1:]:
+        end = whole.rindex(_END)
+        return whole[: end - count] + whole[end:]
+    at = 2
+    while whole[at : at + 1] == b"\xff":  # from segment to segment, up to what is none
+        at += 2 + int.from_bytes(whole[at + 2 : at + 4], "big")
+    return whole[:at] + whole[at + count :]
 
 
 def _opencv(data: memoryview) -> NDArray[np.uint8]:

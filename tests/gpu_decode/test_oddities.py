@@ -20,6 +20,8 @@ HANDED_ON = {
     "EXIF orientation": "",
     "16-bit tables": "",
     "trailing bytes": "bytes between or after its segments",
+    "bytes between segments": "bytes between or after its segments",
+    "no end marker": "cut short",
     "YCCK": "4 components",
     "CMYK": "4 components",
     "arithmetic": "arithmetic coding",

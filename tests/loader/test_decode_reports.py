@@ -143,6 +143,17 @@ def test_junk_before_the_end_marker_costs_nothing(decoder: Decoder, count: int) 
     assert psnr(found, reference(data)) > 25
 
 
+def test_junk_between_segments_and_a_missing_end_cost_nothing(decoder: Decoder) -> None:
+    """libjpeg-turbo/libjpeg-turbo#157: the same for other warnings after which the picture is whole."""
+    data = jpeg(picture(*SIZE))
+    second = data.index(b"\xff\xdb", data.index(b"\xff\xdb") + 1)
+    odd = [data[:-2], data[:second] + b"\x55" * 5 + data[second:], data[:second] + b"\x55" + data[second:-2]]
+    for found in pixels(decoder, odd, LOOK):
+        assert psnr(found, reference(data)) > 25
+    for cut in (data[: len(data) // 2], data[: len(data) // 2] + data[-2:]):
+        assert decoder.decode(jobs([cut], LOOK))[0] == BROKEN
+
+
 def test_thousands_of_odd_frames_write_no_lines(
     decoder: Decoder, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
