@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from ..formats import EGO_TO_WORLD, INTRINSICS, SENSOR_TO_EGO, UsageError
@@ -190,10 +191,20 @@ def _move_rows(points: torch.Tensor, at: slice | list[int], linear: torch.Tensor
     the batch that it came in.
     """
     if points.device.type == "cpu":
-        # Sweep by sweep, because a matrix a point is more memory than the points. On a GPU the offsets are not at hand.
+        # Sweep by sweep, because a matrix a point is more memory than the points. In numpy, which writes where it is told: new
+        # arrays cost torch a third of the time. On a GPU the offsets are not at hand.
+        rows, factors, summands = points.numpy(), linear.numpy(), shift.numpy()
+        places = list(range(rows.shape[1]))[at] if isinstance(at, slice) else at
         for sweep, (begin, end) in enumerate(pairwise(entry["offsets"].tolist())):
-            rows = points[begin:end, at].T.contiguous()
-            points[begin:end, at] = sum_of_products(linear[sweep, ..., None], rows, shift[sweep, :, None]).T
+            given = rows[begin:end, at].T.copy()  # always: one point alone would be a view of what is written below
+            total, product = np.empty((2, end - begin), rows.dtype)
+            for axis, place in enumerate(places):
+                np.multiply(given[0], factors[sweep, axis, 0], out=total)
+                for column in range(1, len(given)):
+                    np.multiply(given[column], factors[sweep, axis, column], out=product)
+                    total += product
+                total += summands[sweep, axis]
+                rows[begin:end, place] = total
     else:
         sweeps, _ = point_samples(entry, len(linear))
         points[:, at] = sum_of_products(linear[sweeps].permute(1, 2, 0), points[:, at].T, shift[sweeps].T).T

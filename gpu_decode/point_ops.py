@@ -6,9 +6,11 @@ device change them. Applied in the order of the policy, after the scene was move
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..formats import UsageError
@@ -38,11 +40,8 @@ class FilterRange:
 
     def points(self, entry: Entry, keys: torch.Tensor) -> Entry:
         """Return the points field with only the points inside."""
-        inside = torch.ones(len(entry["points"]), dtype=torch.bool, device=entry["points"].device)
-        for axis, low, high in zip("xyz", self.low, self.high, strict=True):
-            along = entry["points"][:, entry["columns"].index(axis)]
-            inside &= (along >= low) & (along < high)
-        return _choose(entry, torch.nonzero(inside)[:, 0])
+        axes = [entry["columns"].index(axis) for axis in "xyz"]
+        return _choose(entry, _rows_inside(entry["points"], axes, self.low, self.high))
 
     def table(self, entry: Entry) -> Entry:
         """Return the table field with only the rows inside, moved up; what then pads it is zero."""
@@ -127,6 +126,23 @@ def _point_draws(entry: Entry, keys: torch.Tensor) -> tuple[torch.Tensor, torch.
     length = (len(offsets) - 1) // len(keys)
     number = torch.arange(len(sweep), device=sweep.device) - offsets[sweep]
     return tensor_draws.fold(tensor_draws.fold(keys[sample], sweep % length), number), sweep
+
+
+def _rows_inside(points: torch.Tensor, axes: Sequence[int], low: Sequence[float], high: Sequence[float]) -> torch.Tensor:
+    """Return the rows of points (N, C) whose columns `axes` lie from `low` to below `high`, ascending."""
+    limits = list(zip(axes, low, high, strict=True))
+    if points.device.type == "cpu":  # numpy takes less than half of torch's time for both the comparisons and the search
+        rows = points.numpy()
+        there = np.ones(len(rows), np.bool_)
+        for axis, begin, end in limits:
+            along = np.ascontiguousarray(rows[:, axis])
+            there &= along >= begin
+            there &= along < end
+        return torch.from_numpy(np.flatnonzero(there))
+    inside = torch.ones(len(points), dtype=torch.bool, device=points.device)
+    for axis, begin, end in limits:
+        inside &= (points[:, axis] >= begin) & (points[:, axis] < end)
+    return torch.nonzero(inside)[:, 0]
 
 
 def _choose(entry: Entry, rows: torch.Tensor, *, same_counts: bool = False) -> Entry:
