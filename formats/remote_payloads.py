@@ -168,7 +168,16 @@ class RemotePayloads:
             task = loop.create_task(self._download(shard, mine, want_by, fresh=fresh))
             self._downloads.add(task)
             task.add_done_callback(self._downloads.discard)
-        return {extent: await asyncio.shield(future) for extent, future in waiting.items()}
+        found: dict[int, memoryview] = {}
+        again: list[int] = []
+        for extent, future in waiting.items():
+            try:
+                found[extent] = await asyncio.shield(future)
+            except Exception:
+                if extent in mine:
+                    raise
+                again.append(extent)  # of a request that began before this one: the store may be well now
+        return found | (await self._extents(shard, again, want_by, fresh=fresh) if again else {})
 
     async def _download(self, shard: int, mine: list[int], want_by: float, *, fresh: bool) -> None:
         """Land the extents `mine`, each fetched here or waited for while another process fetches it."""

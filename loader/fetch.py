@@ -48,6 +48,7 @@ _RECENT: Final = 16
 _PLACED_AHEAD: Final = 4  # steps looked up in one go: more would wait for the index of shards that are needed much later
 _INDEX_STEPS: Final = 64  # steps whose shards are opened ahead
 _SOON: Final = 3  # × the 98th percentile: a second request now may still be in time, one sent a moment later may not
+_EARLY, _CALM = 0.25, 0.5  # of the budget of second requests
 _JOIN_S: Final = 5.0
 
 
@@ -62,10 +63,14 @@ class PacedHedging:
         given = self._pace.hedge_after_s
         return hedge_after(p50_s=p50_s, p98_s=p98_s, left_s=left_s) if given is None else given
 
-    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
-        """Whether one more stays within the budget, of which half is kept for what will soon be late."""
-        share = self._pace.hedge_share * (1.0 if left_s < _SOON * p98_s else 0.5)
-        return may_hedge(traffic.requests, traffic.hedged, share=share)
+    def allows(self, traffic: Traffic, *, waited_s: float, p98_s: float, left_s: float) -> bool:
+        """Whether one more stays within the budget.
+
+        Half of it is kept for what will soon be late. Three quarters are kept from requests that are not slow yet: where a rank
+        is late, all of them are in a hurry, and would leave nothing for the one in a hundred that hangs.
+        """
+        part = _EARLY if waited_s < p98_s else _CALM if left_s >= _SOON * p98_s else 1.0
+        return may_hedge(traffic.requests, traffic.hedged, share=self._pace.hedge_share * part)
 
 
 @dataclass(slots=True, eq=False)

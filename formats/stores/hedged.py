@@ -69,8 +69,8 @@ class Hedging(Protocol):
         """Return the seconds without any news after which that is; its bytes are wanted in `left_s`."""
         ...
 
-    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
-        """Whether one more is within the budget, for bytes that are wanted in `left_s`."""
+    def allows(self, traffic: Traffic, *, waited_s: float, p98_s: float, left_s: float) -> bool:
+        """Whether one more is within the budget, for a request without news for `waited_s` whose bytes are wanted in `left_s`."""
         ...
 
 
@@ -84,7 +84,7 @@ class ByPercentile:
         """Return the 98th percentile."""
         return p98_s
 
-    def allows(self, traffic: Traffic, *, p98_s: float, left_s: float) -> bool:
+    def allows(self, traffic: Traffic, *, waited_s: float, p98_s: float, left_s: float) -> bool:
         """Whether one more stays within the share; the very first may be one."""
         return self.share > 0 and traffic.hedged + 1 <= max(1.0, self.share * traffic.requests)
 
@@ -210,7 +210,8 @@ class RangeReader:
                     wait_s = heard + after - now
                     if wait_s <= 0:
                         wait_s = _RECHECK_S
-                        if not self._is_throttled and self.hedging.allows(self.traffic, p98_s=p98, left_s=want_by - now):
+                        spare = {"waited_s": now - heard, "p98_s": p98, "left_s": want_by - now}
+                        if not self._is_throttled and self.hedging.allows(self.traffic, **spare):
                             self.traffic.hedged += 1
                             send()
                             second = next(reversed(attempts))

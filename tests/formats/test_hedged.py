@@ -135,8 +135,8 @@ def test_second_requests_stay_within_their_budget(made: Made) -> None:
 
 @pytest.mark.parametrize(("requests", "hedged", "allowed"), [(0, 0, True), (49, 1, False), (99, 1, False), (100, 1, True)])
 def test_the_budget_is_a_share_of_all_requests(requests: int, hedged: int, allowed: bool) -> None:
-    assert ByPercentile().allows(Traffic(requests=requests, hedged=hedged), p98_s=1, left_s=0) == allowed
-    assert not ByPercentile(0).allows(Traffic(), p98_s=1, left_s=0)
+    assert ByPercentile().allows(Traffic(requests=requests, hedged=hedged), waited_s=1, p98_s=1, left_s=0) == allowed
+    assert not ByPercentile(0).allows(Traffic(), waited_s=1, p98_s=1, left_s=0)
 
 
 def test_an_answer_that_breaks_off_goes_on_where_it_stopped_under_its_version(made: Made) -> None:

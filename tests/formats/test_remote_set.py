@@ -13,14 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from headway.formats import CorruptShard, PackOptions, StoreError, open_set, pack
 from headway.formats.manifest import MANIFEST_NAME
 from headway.formats.packed_set import PackedSet
 from headway.formats.range_cache import CacheOptions, RangeCache
+from headway.formats.remote_payloads import Place
 from headway.formats.remote_set import RemoteSet
 from headway.formats.shard import ShardKind
 
@@ -196,6 +199,37 @@ def test_what_fails_when_it_is_needed_is_raised(server: FileServer) -> None:
     server.act = lambda name: "403"
     with pytest.raises(StoreError, match="auth"):
         packed.shard(0)
+
+
+def test_who_waits_for_a_request_that_began_before_and_fails_asks_again(server: FileServer) -> None:
+    asked, requests = threading.Event(), count()
+
+    def act(name: str) -> str:
+        if name.endswith(".tar") and next(requests) == 0:
+            asked.set()
+            server.release.wait(CODE_S)
+            return "403"
+        return "ok"
+
+    async def nothing() -> None:
+        """Come after all that was submitted before."""
+
+    with opened(server, "tar") as packed:
+        timeline = next(packed.timeline(sensor.name) for sensor in packed.schema.sensors if sensor.codec)
+        refs = timeline.refs(np.zeros(1, np.int64))
+        owner = packed.remote_shard(int(refs.shard[0]))
+        assert owner is not None
+        (remote, shard), start = owner, int(refs.offset[0])
+        place = Place(start, start + int(refs.length[0]), int(refs.hash[0]))
+        server.act = act
+        first = remote.payloads.submit(shard, [place], want_by=time.monotonic())
+        assert asked.wait(CODE_S)
+        second = remote.payloads.submit(shard, [place], want_by=time.monotonic())
+        remote.reader.submit(nothing()).result(CODE_S)
+        server.release.set()
+        with pytest.raises(StoreError, match="auth"):
+            first.result(CODE_S)
+        assert len(second.result(CODE_S)[0]) == place.stop - place.start
 
 
 def test_the_shard_that_is_waited_for_passes_those_that_are_fetched_ahead(server: FileServer) -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.formats import UsageError
+from headway.formats.stores.hedged import Traffic
+from headway.loader.fetch import PacedHedging
 from headway.loader.pace import (
     Governor,
     InFlight,
@@ -284,3 +286,15 @@ def test_any_step_times_keep_threads_in_bounds(times: list[tuple[float, float]],
 def test_a_pace_that_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Pace(**wrong)
+
+
+def test_a_late_ranks_requests_leave_second_ones_for_what_hangs() -> None:
+    hedging, traffic = PacedHedging(Pace()), Traffic(requests=1000)
+    in_a_hurry = {"p98_s": 0.3, "left_s": -1.0}
+    while hedging.allows(traffic, waited_s=0.03, **in_a_hurry):
+        traffic.hedged += 1
+    assert traffic.hedged == 5
+    while hedging.allows(traffic, waited_s=0.3, **in_a_hurry):
+        traffic.hedged += 1
+    assert traffic.hedged == 20
+    assert not hedging.allows(Traffic(requests=1000, hedged=10), waited_s=0.3, p98_s=0.3, left_s=2.0)
