@@ -3,7 +3,7 @@
 The matrix M acts in the ego frame: x' = M x. Every pose chain goes on leading to the same world and the same pixels:
 ego_to_world' = ego_to_world M⁻¹; cameras: sensor_to_ego' = M sensor_to_ego; points in a sensor's frame keep their sensor_to_ego
 S, and move by S⁻¹ M S. Tables move by M itself. M is a similarity: rotation, mirror, one scale, translation. All of it is batched
-tensor operations in float64 (points: float32), on whatever device the batch is.
+tensor operations in float64 (points: float32), on whatever device the batch is; on the CPU numpy moves the points.
 """
 
 from __future__ import annotations
