@@ -21,9 +21,9 @@ import pytest
 
 from headway.formats import CorruptShard, PackOptions, StoreError, open_set, pack
 from headway.formats.manifest import MANIFEST_NAME
+from headway.formats.open_shard import Place
 from headway.formats.packed_set import PackedSet
 from headway.formats.range_cache import CacheOptions, RangeCache
-from headway.formats.remote_payloads import Place
 from headway.formats.remote_set import RemoteSet
 from headway.formats.shard import ShardKind
 
