@@ -6,17 +6,22 @@ that cannot be made (read-only home, full disk) is no error: callers then do wit
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from .errors import NoSpace, StoreError
+from .errors import StoreError
+from .system_error import as_typed
 
-__all__ = ["cache_directory", "private_directory", "refused"]
+__all__ = ["cache_directory", "keeping", "private_directory"]
 
 log = logging.getLogger("headway")
+
+_ROOM: Final = "make room there and make it writable, or set XDG_CACHE_HOME to a folder on another disk"
 
 
 def cache_directory(name: str) -> Path | None:
@@ -37,13 +42,11 @@ def cache_directory(name: str) -> Path | None:
     return root / name
 
 
-def refused(folder: Path, what: str, error: OSError) -> StoreError:
-    """Return the error of ours for a cache folder that the system does not let us use."""
-    kind = NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else StoreError
-    return kind(
-        f"cannot keep {what} in {str(folder)!r}: {error.strerror or error}; make room there and make it writable, or set "
-        "XDG_CACHE_HOME to a folder on another disk"
-    )
+@contextmanager
+def keeping(what: str, folder: Path) -> Iterator[None]:
+    """Raise what the system refuses while `what` is kept in a cache folder as NoSpace or StoreError."""
+    with as_typed(f"keep {what} in", str(folder), _ROOM):
+        yield
 
 
 def private_directory(path: Path) -> None:

@@ -22,6 +22,7 @@ from .integrity import payload_hash
 from .limits import DEFAULT_LIMITS, Limits
 from .manifest import MANIFEST_NAME, Manifest
 from .stores import Store, is_remote, local_path, open_store
+from .synced_file import write_synced
 
 __all__ = ["fetch_file", "local_set", "manifest_bytes"]
 
@@ -124,10 +125,7 @@ def fetch_file(store: Store, folder: Path, name: str, digest: str) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     aside = path.with_suffix(".part")
-    with open(aside, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(aside, data, mode="wb")
     os.replace(aside, path)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from .errors import MissingExtra, WorkerDied
 from .pack_worker import PackedShards, ShardTask, pack_shard
+from .synced_file import write_synced
 
 __all__ = ["run_on_ray"]
 
@@ -134,8 +135,5 @@ def _sees(staging: Path, token: str) -> bool:
 def _place(staging: Path, name: str, data: bytes) -> None:
     (staging / name).parent.mkdir(exist_ok=True)
     aside = staging / f"{secrets.token_hex(8)}.tmp"
-    with open(aside, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(aside, data)
     os.replace(aside, staging / name)

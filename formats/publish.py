@@ -23,6 +23,7 @@ from .receipts import read_receipt, write_receipt
 from .schema import Schema
 from .set_files import ATTACHED_FILE, SHARD_FILE, STAGING_NAME, set_files
 from .stores import is_remote, local_path
+from .synced_file import write_synced
 
 __all__ = ["SHARD_FILE", "STAGING_NAME", "Staging", "StagingPlace", "set_files", "staged"]
 
@@ -151,10 +152,7 @@ class Staging:
                 moved.append(final)
         data = manifest.encode()
         temporary = self.path / (MANIFEST_NAME + ".tmp")
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(temporary, data, mode="wb")
         for directory in sorted(directories):
             _sync_directory(directory)
         os.replace(temporary, self.destination / MANIFEST_NAME)

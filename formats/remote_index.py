@@ -15,12 +15,13 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from .byte_locks import ByteLocks
-from .cache_directory import refused
-from .errors import CorruptShard, HeadwayError, SetError
+from .cache_directory import keeping
+from .errors import CorruptShard, SetError
 from .integrity import CHUNK, ChunkedFile, MappedFile, payload_hash
 from .manifest import Shard
 from .process_name import process_name
@@ -28,6 +29,7 @@ from .schema import Schema
 from .shard_arrow import ArrowIndex
 from .stores.hedged import RangeReader
 from .stores.turns import Turns
+from .synced_file import private, write_synced
 
 __all__ = ["RemoteIndex"]
 
@@ -67,12 +69,9 @@ class RemoteIndex:
         """
         self._want_by[number] = want_by
         try:
-            async with self._few.taken(want_by, number):
-                await self._fetch(number, shard)
-        except OSError as error:
-            if isinstance(error, HeadwayError):
-                raise
-            raise refused(self._directory, f"the index of shard {shard.name!r}", error) from error
+            with keeping(f"the index of shard {shard.name!r}", self._directory):
+                async with self._few.taken(want_by, number):
+                    await self._fetch(number, shard)
         finally:
             del self._want_by[number]
 
@@ -130,7 +129,7 @@ class RemoteIndex:
         sums_bytes = -(-index_bytes // CHUNK) * 8
         aside = self._directory / f".{process_name()}-{next(_numbers)}-{shard.name}"
         try:
-            with open(aside, "wb", opener=_private) as file:
+            with open(aside, "wb", opener=private) as file:
                 file.truncate(index_bytes)
                 if shard.index is not None:
                     ranges = _whole(index_bytes)
@@ -156,9 +155,7 @@ class RemoteIndex:
                     )
                 await _in_thread(os.fsync, file.fileno())
             os.replace(aside, self._directory / shard.index_name)
-            with open(aside, "wb", opener=_private, buffering=0) as file:
-                file.write(sums)
-                await _in_thread(os.fsync, file.fileno())
+            await _in_thread(partial(write_synced, aside, sums, mode="wb", opener=private))
             os.replace(aside, self._directory / shard.sums_name)
         finally:
             aside.unlink(missing_ok=True)
@@ -204,10 +201,6 @@ def _take(lock: ByteLocks, number: int) -> bool:
         return bool(lock.take([number]))
     except OSError:
         return True  # a file system without locks: what is fetched twice is still right
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _whole(size: int) -> Ranges:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from .byte_locks import ByteLocks
-from .cache_directory import cache_directory, private_directory, refused
+from .cache_directory import cache_directory, keeping, private_directory
 from .download import fetch_file, manifest_bytes
-from .errors import CorruptShard, HeadwayError, StoreError
+from .errors import CorruptShard, StoreError
 from .limits import Limits
 from .manifest import MANIFEST_NAME, AttachedFile, Manifest
 from .process_name import process_name
@@ -23,6 +23,7 @@ from .remote_index import RemoteIndex
 from .remote_payloads import RemotePayloads
 from .stores.hedged import RangeReader
 from .stores.remote import RemoteStore
+from .synced_file import private, write_synced
 
 __all__ = ["RemoteSet", "open_remote"]
 
@@ -76,7 +77,7 @@ class RemoteSet:
     def bring_attachment(self, file: AttachedFile) -> None:
         """Fetch an attachment into `directory`, unless it is there, whole."""
         target = self.directory / file.path
-        try:
+        with keeping(f"attachment {file.name!r}", self.directory):
             private_directory(self.directory / "attachments")
             with ByteLocks(self.directory / "lock") as lock:
                 with suppress(OSError):  # a file system without locks: what is fetched twice is still right
@@ -84,10 +85,6 @@ class RemoteSet:
                 if target.exists() and hashlib.sha256(target.read_bytes()).hexdigest() != file.sha256:
                     target.unlink()
                 fetch_file(self.reader.store, self.directory, file.path, file.sha256)
-        except OSError as error:
-            if isinstance(error, HeadwayError):
-                raise
-            raise refused(self.directory, f"attachment {file.name!r}", error) from error
 
 
 def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: CacheOptions) -> RemoteSet | Path:
@@ -105,13 +102,9 @@ def open_remote(url: str, *, limits: Limits, expect_digest: str | None, cache: C
     if manifest is None:
         data, manifest = _manifest(store, url, limits)
         manifest.check_pinned(url, expect_digest)
-        try:
+        with keeping(f"the manifest of {url!r}", root):
             private_directory(root / manifest.digest)
             _keep(root / manifest.digest / MANIFEST_NAME, data)
-        except OSError as error:
-            if isinstance(error, HeadwayError):
-                raise
-            raise refused(root, f"the manifest of {url!r}", error) from error
     whole = cache_directory("sets")
     if whole is not None and _kept(whole / manifest.digest, manifest.digest, limits) is not None:
         return whole / manifest.digest
@@ -145,10 +138,7 @@ def _keep(path: Path, data: bytes) -> None:
             return
     aside = path.with_name(f".{process_name()}-{threading.get_ident()}-manifest")
     try:
-        with open(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(aside, data, opener=private)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

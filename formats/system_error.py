@@ -5,15 +5,24 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from .errors import HeadwayError, NoSpace, StoreError
 
 __all__ = ["as_typed"]
 
 
+_PUBLISHING: Final = "nothing was published and what was written is removed"
+
+
 @contextmanager
-def as_typed(attempt: str, target: object) -> Iterator[None]:
-    """Raise what goes wrong inside as NoSpace or StoreError; headway's own errors pass as they are."""
+def as_typed(attempt: str, target: object, remedy: str = "") -> Iterator[None]:
+    """Raise what goes wrong inside as NoSpace or StoreError; headway's own errors pass as they are.
+
+    Args:
+        attempt: what was to be done, as in "cannot … the target".
+        remedy: what to do about it; by default what holds for publishing a set.
+    """
     try:
         yield
     except OSError as error:
@@ -23,9 +32,5 @@ def as_typed(attempt: str, target: object) -> Iterator[None]:
         if error.filename:
             where += f" ({error.filename})"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise NoSpace(
-                f"{where}; nothing was published and what was written is removed; free some space and run again"
-            ) from error
-        raise StoreError(
-            f"{where}; nothing was published and what was written is removed; mend the cause and run again"
-        ) from error
+            raise NoSpace(f"{where}; {remedy or f'{_PUBLISHING}; free some space and run again'}") from error
+        raise StoreError(f"{where}; {remedy or f'{_PUBLISHING}; mend the cause and run again'}") from error
