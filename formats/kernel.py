@@ -32,6 +32,7 @@ __all__ = [
     "Step",
     "Take",
     "Target",
+    "address",
     "addresses",
     "available",
     "copy_jobs",
@@ -227,10 +228,15 @@ def copy_jobs(count: int) -> NDArray[np.void]:
     return np.zeros(count, COPY)
 
 
+def address(array: NDArray[Any]) -> int:  # Any: whatever lies there
+    """Return where an array's first byte lies in memory."""
+    return int(array.__array_interface__["data"][0])
+
+
 def addresses(buffers: Sequence[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:  # Any: bytes, memoryview, array
     """Return the addresses and sizes of contiguous buffers; the caller keeps them alive until their step is done."""
     views = [np.frombuffer(buffer, np.uint8) if len(buffer) else _NOTHING for buffer in buffers]
-    starts = [view.__array_interface__["data"][0] for view in views]
+    starts = [address(view) for view in views]
     return np.array(starts, np.uint64), np.array([view.size for view in views], np.uint64)
 
 

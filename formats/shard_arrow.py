@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from . import kernel
 from ._kept_payloads import Bytes
 from .errors import CorruptShard
 from .hashed_writer import HashedWriter
@@ -309,7 +310,7 @@ class ArrowIndex:
         return array
 
     def _touch(self, view: NDArray[Any]) -> None:
-        start = view.__array_interface__["data"][0] - self.file.mapped.address
+        start = kernel.address(view) - self.file.mapped.address
         self.file.touch(start, start + view.nbytes)
 
     def _unread(self, name: str, at: int, dtype: np.dtype[Any], count: int | None = None) -> NDArray[Any]:

@@ -46,7 +46,7 @@ class ColumnPart:
         """Return values [start, stop), their chunks compared."""
         found = self.values[start:stop]
         if self.file is not None and found.nbytes:
-            begin = _address(found) - self.file.mapped.address
+            begin = kernel.address(found) - self.file.mapped.address
             self.file.touch(begin, begin + found.nbytes)
         return found
 
@@ -59,14 +59,14 @@ class ColumnPart:
         """Compare the chunks in which `rows` lie."""
         if self.file is not None and len(rows) and self.values.nbytes:
             width = self.values.nbytes // len(self.values)
-            self.file.touch_each(_address(self.values) - self.file.mapped.address + rows * width, width)
+            self.file.touch_each(kernel.address(self.values) - self.file.mapped.address + rows * width, width)
 
     def home(self) -> tuple[int, ...]:
         """Return what `kernel.HOME` lists."""
-        base, file = _address(self.values) if len(self.values) else 0, self.file
+        base, file = kernel.address(self.values) if len(self.values) else 0, self.file
         if file is None:
             return base, 0, 0, 0, 0
-        return base, _address(file.good), file.mapped.address, len(file.mapped.view), _address(file.sums)
+        return base, kernel.address(file.good), file.mapped.address, len(file.mapped.view), kernel.address(file.sums)
 
 
 class ShardColumn:
@@ -196,7 +196,3 @@ def _take(places: RowPlaces, out: Array, column: ShardColumn) -> None:
     for shard in np.unique(shards).tolist():
         chosen = shards == shard
         out[chosen] = column.part(shard).take(rows[chosen])
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])

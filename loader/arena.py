@@ -19,6 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..formats import kernel
+
 __all__ = ["HEADER_BYTES", "Arena", "create_arena"]
 
 HEADER_BYTES: Final = 4096
@@ -58,14 +60,14 @@ class Arena:
             else:
                 raise MemoryError(f"the arena has no {size} bytes in one piece")
             block = mmap.mmap(self._file, size, offset=start)
-            address = _address(np.frombuffer(block, np.uint8))
+            address = kernel.address(np.frombuffer(block, np.uint8))
             self._starts[address] = (start, size)
             weakref.finalize(block, self._dropped.append, (address, start, size)).atexit = False
             return block
 
     def start_of(self, array: NDArray[Any]) -> int | None:  # Any: whatever lies there
         """Return where in the file a contiguous array lies; None: somewhere else."""
-        address = _address(array)
+        address = kernel.address(array)
         # list(): another thread may be making a block.
         for begin, (start, length) in list(self._starts.items()):
             if begin <= address and address + array.nbytes <= begin + length:
@@ -86,8 +88,3 @@ class Arena:
             else:
                 merged.append((start, length))
         self._free = merged
-
-
-def _address(array: NDArray[Any]) -> int:  # Any: whatever lies there
-    address: int = array.__array_interface__["data"][0]
-    return address

@@ -441,7 +441,7 @@ class Engine(Generic[B]):
         leased = self._pool.try_lease([size for size in begun.sizes if size > SMALL_BYTES])
         return None if leased is None else _with_small(begun.sizes, leased)
 
-    def _lease(self, begun: Begun[B], *, timeout_s: float | None) -> list[NDArray[np.uint8]]:
+    def _lease(self, begun: Begun[B], *, timeout_s: float) -> list[NDArray[np.uint8]]:
         """Return the same, all pieces at once, when there is enough; empty if we are closed meanwhile."""
         big = [size for size in begun.sizes if size > SMALL_BYTES]
         leased = self._pool.lease(big, what=begun.what, timeout_s=timeout_s, cancelled=lambda: self._closed)

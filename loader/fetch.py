@@ -27,7 +27,7 @@ from ..formats.open_shard import Place
 from .draft import Task
 from .engine import Begun
 from .located import Located
-from .pace import InFlight, Pace, Round, hedge_after, hold, may_hedge, needed_rate, ramp, steer
+from .pace import InFlight, Pace, Round, hedge_after, hedge_part, hold, may_hedge, needed_rate, ramp, steer
 from .plan import Planned
 from .plan_uses import PlanUses
 from .stall import note, now_ns, within
@@ -47,8 +47,6 @@ _ROUND_S: Final = 0.5
 _RECENT: Final = 16
 _PLACED_AHEAD: Final = 4  # steps looked up in one go: more would wait for the index of shards that are needed much later
 _INDEX_STEPS: Final = 64  # steps whose shards are opened ahead
-_SOON: Final = 3  # × the 98th percentile: a second request now may still be in time, one sent a moment later may not
-_EARLY, _CALM = 0.25, 0.5  # of the budget of second requests
 _JOIN_S: Final = 5.0
 
 
@@ -64,12 +62,8 @@ class PacedHedging:
         return hedge_after(p50_s=p50_s, p98_s=p98_s, left_s=left_s) if given is None else given
 
     def allows(self, traffic: Traffic, *, waited_s: float, p98_s: float, left_s: float) -> bool:
-        """Whether one more stays within the budget.
-
-        Half of it is kept for what will soon be late. Three quarters are kept from requests that are not slow yet: where a rank
-        is late, all of them are in a hurry, and would leave nothing for the one in a hundred that hangs.
-        """
-        part = _EARLY if waited_s < p98_s else _CALM if left_s >= _SOON * p98_s else 1.0
+        """Whether one more stays within its part of the budget."""
+        part = hedge_part(waited_s=waited_s, p98_s=p98_s, left_s=left_s)
         return may_hedge(traffic.requests, traffic.hedged, share=self._pace.hedge_share * part)
 
 

@@ -63,7 +63,7 @@ class NativeDecoder:
         images["data"], images["length"] = kernel.addresses(data)
         images["hash"], images["flags"] = jobs.hashes[chosen], kernel.CHECK_HASH
         images["affine"] = jobs.affine[chosen]
-        start = jobs.out.__array_interface__["data"][0]
+        start = kernel.address(jobs.out)
         images["out"] = (start + jobs.index[chosen] * jobs.out.strides[0]).astype(np.uint64)
         return kernel.submit([_target(jobs.look)], images, keep=(data, jobs.out))
 

@@ -3,7 +3,8 @@
 Nothing here reads a clock, waits, or holds a thread: seconds of any one clock and measured numbers come in, decisions come
 out, so that the engine, the fetcher and `simulate` decide alike. Where "numbers" are taken, arrays work too (one entry a
 rank). In the order a batch meets them: `deadline` and `slack`, `shares` (whose turn), `hold` and `ramp` (how far ahead),
-`needed_rate` and `steer` (requests in flight), `hedge_after` and `may_hedge` (a second request), `govern` (decode threads).
+`needed_rate` and `steer` (requests in flight), `hedge_after`, `hedge_part` and `may_hedge` (a second request), `govern` (decode
+threads).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "deadline",
     "govern",
     "hedge_after",
+    "hedge_part",
     "hold",
     "may_hedge",
     "needed_rate",
@@ -38,6 +40,8 @@ Numbers = float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]  # Any: o
 Whole = NDArray[np.int64]
 
 _MOST_BATCHES: Final = 4
+_SOON: Final = 3  # × the 98th percentile: a second request now may still be in time, one sent a moment later may not
+_EARLY, _CALM = 0.25, 0.5  # of the budget of second requests
 _SOON_BATCHES: Final = 2  # decoded in any case; from here on a step's bytes are better held encoded, at a tenth of the size
 _ROOM: Final = 1.25  # × the requests at which the store is just full: it must not run dry between two answers
 _INFLATED: Final = 1.5  # × the unloaded latency: more requests now wait in the store instead of being served
@@ -242,6 +246,15 @@ def hedge_after(*, p50_s: float, p98_s: float, left_s: float) -> float:
     second one takes about a median latency. Never before a median latency has passed.
     """
     return min(p98_s, max(p50_s, left_s - p50_s)) if p98_s > p50_s else p98_s
+
+
+def hedge_part(*, waited_s: float, p98_s: float, left_s: float) -> float:
+    """Return which part of the budget of second requests one more may use, for a request without news for `waited_s`.
+
+    Half of it is kept for what will soon be late. Three quarters are kept from requests that are not slow yet: where a rank is
+    late, all of them are in a hurry, and would leave nothing for the one in a hundred that hangs.
+    """
+    return _EARLY if waited_s < p98_s else _CALM if left_s >= _SOON * p98_s else 1.0
 
 
 def may_hedge(sent: int, hedged: int, *, share: float = 0.02) -> bool:

@@ -150,7 +150,7 @@ class _Copies:
         jobs["source"], kept = self._reader.addresses(refs)
         jobs["length"] = jobs["room"] = refs.length
         jobs["hash"], jobs["flags"] = refs.hash, kernel.CHECK_HASH
-        jobs["out"] = points.__array_interface__["data"][0] + first * points.strides[0]
+        jobs["out"] = kernel.address(points) + first * points.strides[0]
         self._step = kernel.submit(_NO_TARGETS, _NO_IMAGES, jobs, keep=(points, kept))
         return self
 
