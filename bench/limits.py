@@ -28,7 +28,7 @@ from ..loader.images import Images
 from ..loader.native_decode import NativeDecoder
 from .machine import describe
 
-__all__ = ["Limit", "measure_limits"]
+__all__ = ["Limit", "measure_limits", "read_whole"]
 
 _LAPS = 5
 _IMAGES = 24
@@ -91,7 +91,7 @@ def measure_limits(packed: PackedSet, *, target: tuple[int, int] = (256, 704), a
     limits += _gpu_limits(images, target) if images else []
     shard = location / packed.manifest.shards[0].data_name if location and packed.manifest.shards else None
     if shard is not None:
-        limits.append(_limit("read a shard from page cache", "bytes", _laps(lambda: _read(shard), time.monotonic)))
+        limits.append(_limit("read a shard from page cache", "bytes", _laps(lambda: read_whole(shard), time.monotonic)))
         cold = _cold_read(shard)
         if cold is not None:
             limits.append(_limit("read a shard from disk (O_DIRECT)", "bytes", [cold]))
@@ -181,7 +181,8 @@ def _decoding(data: Sequence[bytes], hashes: np.ndarray[Any, Any], look: Images,
     return work
 
 
-def _read(path: Path) -> float:
+def read_whole(path: Path) -> float:
+    """Read a file through the page cache, which then holds it; return its bytes."""
     with open(path, "rb") as file:
         total = 0
         buffer = bytearray(8 << 20)

@@ -22,7 +22,7 @@ from .limits import Limit, measure_limits
 from .machine import Noise, NoiseMeter
 from .memory_limit import MemoryGroup
 from .node_rank import MARK
-from .peer_process import end_group, error_line, watch
+from .peer_process import end_group, error_line, figures_in, run_module, watch
 
 __all__ = ["NodeBench", "NodeOptions", "has_images"]
 
@@ -171,10 +171,9 @@ class NodeBench:
         sampler.start()
         output, errors = process.communicate()
         sampler.join()
-        lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
-        last = error_line(errors)
+        found = figures_in(output, MARK)
         rows[rank] = (
-            json.loads(lines[-1]) | memory if lines else {"error": f"rank {rank} ended with {process.returncode}: {last}"}
+            {"error": f"rank {rank} ended with {process.returncode}: {error_line(errors)}"} if found is None else found | memory
         )
 
 
@@ -197,10 +196,4 @@ def _drop_from_cache(location: Path) -> None:
 
 def _consumer(task: dict[str, Any]) -> dict[str, float]:
     """Run a busy consumer in a process of its own."""
-    command = [sys.executable, "-m", "headway.bench.node_rank", json.dumps(task)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if not lines:
-        raise WorkerDied(f"bench: no training step on this machine: {error_line(done.stderr)}")
-    found: dict[str, float] = json.loads(lines[-1])
-    return found
+    return run_module("bench.node_rank", task, MARK, what="bench: no training step on this machine", limit_s=120)

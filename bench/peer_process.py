@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..formats import WorkerDied
 from .peer_environment import peer_path
 from .peers.measure_one import MARK
 
-__all__ = ["Figures", "end_group", "error_line", "run_in", "watch"]
+__all__ = ["Figures", "end_group", "error_line", "figures_in", "run_in", "run_module", "watch"]
 
 Figures = dict[str, float]
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Died|Exit|Interrupt): ")
@@ -43,12 +44,33 @@ def run_in(python: Path, module: str, task: Mapping[str, Any], log: Path, *, lim
         memory = watch(process, limit_s)
         sink.seek(0)
         output = sink.read()
-    lines = [line.removeprefix(MARK) for line in output.splitlines() if line.startswith(MARK)]
-    if lines:
-        return {**json.loads(lines[-1]), **memory}
+    found = figures_in(output, MARK)
+    if found is not None:
+        return {**found, **memory}
     if process.returncode == -signal.SIGKILL and memory["wall_s"] >= limit_s:
         return {"error": f"gave no figures within {limit_s:.0f} s"}
     return {"error": f"ended with {process.returncode}: {error_line(output)}"}
+
+
+def run_module(name: str, task: Mapping[str, Any], mark: str, *, what: str, limit_s: float) -> dict[str, Any]:
+    """Run `headway.<name>` with a task in a new process of this environment and return what it printed behind `mark`.
+
+    Raises:
+        WorkerDied: it printed nothing of the kind; says what it ended with.
+    """
+    command = [sys.executable, "-m", f"headway.{name}", json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+    found = figures_in(done.stdout, mark)
+    if found is None:
+        raise WorkerDied(f"{what}: the process ended with {done.returncode}: {error_line(done.stderr)}")
+    return found
+
+
+def figures_in(output: str, mark: str) -> dict[str, Any] | None:
+    """Return what a process printed as JSON behind `mark`, the last time it did; None: it never did."""
+    lines = [line.removeprefix(mark) for line in output.splitlines() if line.startswith(mark)]
+    found: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+    return found
 
 
 def error_line(output: str) -> str:

@@ -114,12 +114,11 @@ class PeerStore:
 
     def read(self, peer: Peer) -> None:
         """Read all that was packed for the peer: the first setting that is tried must not be the only one to wait for a disk."""
-        buffer = bytearray(8 << 20)
+        from .limits import read_whole
+
         for path in self.packed(peer).rglob("*"):
             if path.is_file():
-                with open(path, "rb", buffering=0) as file:
-                    while file.readinto(buffer):
-                        pass
+                read_whole(path)
 
     def run(self, peer: Peer, task: Mapping[str, Any], *, limit_s: float, module: str = "measure_one") -> dict[str, Any]:
         """Run one task of a peer in its own process."""

@@ -6,14 +6,12 @@ The next batches after the restore are compared, ids and bytes of the stamps, wi
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..formats import WorkerDied
 from ..loader.dataloader import DataLoader
 from ..loader.dataset import open_dataset
 from ..loader.images import Images
@@ -22,7 +20,7 @@ from ..loader.plan import Plan
 from ..loader.sampler import ViewInfo
 from ..loader.shuffled import Shuffled
 from ..loader.state import State
-from .peer_process import error_line
+from .peer_process import run_module
 
 __all__ = ["first_batches", "measure_resume"]
 
@@ -67,13 +65,7 @@ def measure_resume(
 
 def first_batches(task: dict[str, Any]) -> dict[str, Any]:
     """Run `main` in a new process with this task and return what it printed."""
-    command = [sys.executable, "-m", "headway.bench.resume", json.dumps(task | {"started": time.time()})]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    lines = [line.removeprefix(MARK) for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if not lines:
-        raise WorkerDied(f"bench resume: the process ended with {done.returncode}: {error_line(done.stderr)}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+    return run_module("bench.resume", task | {"started": time.time()}, MARK, what="bench resume", limit_s=300)
 
 
 def _planned(info: ViewInfo, plan: Plan, step: int, batches: int) -> list[list[int]]:

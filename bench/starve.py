@@ -33,6 +33,7 @@ from ..loader.shuffled import Shuffled
 from .extent_trace import belady, extent_sizes, extent_trace, least_recently_used
 from .fault_proxy import Faults, proxy_process
 from .make_data import make_data
+from .peer_process import figures_in
 from .seaweed import S3Server, seaweed, weed
 from .starve_rank import MARK
 from .workload_source import SPEC_KIND
@@ -214,10 +215,10 @@ def _run(task: Row, ranks: int) -> list[Row]:
     try:
         for rank, process in enumerate(started):
             output, _ = process.communicate(timeout=_LONG_S + 60)
-            lines = [line for line in output.splitlines() if line.startswith(MARK)]
-            if process.returncode or not lines:
+            figures = figures_in(output, MARK)
+            if process.returncode or figures is None:
                 raise WorkerDied(f"rank {rank} of bench starve ended with {process.returncode} and no figures; see above")
-            found.append(json.loads(lines[-1].removeprefix(MARK)))
+            found.append(figures)
     finally:
         for process in started:
             process.kill()

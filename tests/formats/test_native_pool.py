@@ -195,32 +195,36 @@ HANGING = """
 """
 
 
+def run_hanging(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script while one of the native threads hangs in a read."""
+    done = run(HANGING + script)
+    if "refused" in done.stdout:
+        pytest.skip("this system lets us have no userfaultfd")
+    return done
+
+
 @pytest.mark.slow
 def test_a_thread_that_hangs_in_a_read_holds_up_no_resize_nor_the_exit() -> None:
-    script = HANGING + (
+    script = (
         "    assert [kernel.set_threads(count) for count in (1, 0, 3, 2)] == [1, 0, 3, 2]\n"
         "    picture, step = pool.start()\n"
         "    assert step.wait(30) and pool.right(picture)\n"
         "    print('went on')\n"
     )
-    done = run(script)
-    if "refused" in done.stdout:
-        pytest.skip("this system lets us have no userfaultfd")
+    done = run_hanging(script)
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr
     assert "1 decode threads hang in a read" in done.stderr
 
 
 @pytest.mark.full
 def test_cancelling_what_hangs_in_a_read_is_an_error_after_a_while() -> None:
-    script = HANGING + (
+    script = (
         "    try:\n"
         "        stuck.cancel()\n"
         "    except kernel.StalledError as error:\n"
         "        print('one line' if 'network mounts' in str(error) else error)\n"
     )
-    done = run(script)
-    if "refused" in done.stdout:
-        pytest.skip("this system lets us have no userfaultfd")
+    done = run_hanging(script)
     assert (done.returncode, done.stdout) == (0, "one line\n"), done.stderr
 
 
